@@ -29,5 +29,12 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+serve: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## export the default models; serving them is being built
+	@echo 'The default models are exported: $(BIN)/headwaiter inspect models/opus-mt-zh-en'
+	@echo 'Serving them over gRPC and HTTP is the next part to be built; nothing is listening yet.'
+
+models/%/1/int8/manifest.json: | $(READY)
+	$(BIN)/headwaiter export $* --precision int8
+
 clean: ## forget the environment and all caches; exported models stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info

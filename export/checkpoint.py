@@ -54,8 +54,8 @@ def _demand_weights(folder: Path) -> None:
         pickled = [file.name for pattern in _PICKLED for file in folder.glob(pattern)]
         if pickled:
             raise SourceError(
-                f"{folder} has its weights only as {pickled[0]}, which can run code when read: convert it where "
-                f"you trust it, with transformers' from_pretrained(…).save_pretrained(…), which writes model.safetensors."
+                f"{folder} has its weights only as {pickled[0]}, which can run code when it is read: convert it to "
+                f"model.safetensors where you trust it, with transformers' from_pretrained(…).save_pretrained(…)."
             )
         raise SourceError(f"{folder} has no weights: model.safetensors is expected.")
     for file in files:

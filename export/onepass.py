@@ -76,18 +76,21 @@ class _Model(nn.Module):
 class TextClassifier(OnePass):
     task = "classification"
     reads_text = True
-    segmented = False  # whether the model tells a first text from a second one
+
+    def segmented(self) -> bool:
+        """Whether the model is told which tokens are of a second text."""
+        return False
 
     def inputs(self) -> dict[str, Port]:
         tokens = Port(torch.int64, ("rows", "length"))
         ports = {"tokens": tokens, "lengths": Port(torch.int32, ("rows",))}
-        return ports | {"segments": tokens} if self.segmented else ports
+        return ports | {"segments": tokens} if self.segmented() else ports
 
     def outputs(self) -> dict[str, Port]:
         return {"scores": Port(torch.float32, ("rows", self.config.num_labels))}
 
     def call(self, inputs: dict[str, Tensor], mask: Tensor | None) -> dict[str, Tensor]:
-        extra = {"token_type_ids": inputs["segments"]} if self.segmented else {}
+        extra = {"token_type_ids": inputs["segments"]} if self.segmented() else {}
         return {"scores": self.model(input_ids=inputs["tokens"], attention_mask=mask, **extra).logits}
 
     def sample(self, rows: int, length: int, rng: np.random.Generator) -> Arrays:
@@ -97,7 +100,7 @@ class TextClassifier(OnePass):
         tokens[tokens == pad] = (pad + 1) % self.config.vocab_size
         tokens[np.arange(tokens.shape[1])[None] >= lengths[:, None]] = pad
         feeds = {"tokens": tokens, "lengths": lengths}
-        if self.segmented:
+        if self.segmented():
             feeds["segments"] = (np.arange(tokens.shape[1])[None] > lengths[:, None] // 2).astype(np.int64)
         return feeds
 
