@@ -78,8 +78,9 @@ def load_argos(folder: Path) -> Argos:
 def _vocabulary(folder: Path) -> list[str]:
     for name in _VOCABULARIES:
         if (file := _find(folder, name)) is not None:
-            text = file.read_text(encoding="utf-8")
-            return [str(token) for token in json.loads(text)] if file.suffix == ".json" else text.split("\n")[:-1]
+            if file.suffix == ".txt":
+                return file.read_text(encoding="utf-8").split("\n")[:-1]
+            return [str(token) for token in _read(file)]
     raise SourceError(
         f"{folder} has no {_VOCABULARIES[0]}: models with one vocabulary for both languages can be exported."
     )
@@ -89,8 +90,12 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     file = _find(folder, name)
     if file is None:
         return {}
+    return dict(_read(file))
+
+
+def _read(file: Path) -> Any:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        return json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise SourceError(f"{file} is not JSON ({error}).") from error
 

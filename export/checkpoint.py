@@ -76,19 +76,23 @@ def _model(folder: Path, kind: type[Family], config: dict[str, Any]) -> Any:
             use_safetensors=True,
             dtype=torch.float32,
             attn_implementation="eager",
+            ignore_mismatched_sizes=True,  # they are in the report, and refused below
             output_loading_info=True,
         )
     except (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise SourceError(f"{folder} cannot be loaded as {kind.head}: {reason}") from error
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, expected = mismatched[0]
+        raise SourceError(
+            f"The weights in {folder} do not fit its config.json: {name} is {list(found)}, not {list(expected)}."
+        )
     if missing := sorted(report["missing_keys"]):
         stated = ", ".join(config.get("architectures") or ["nothing"])
         raise SourceError(
             f"The weights in {folder} lack {missing[0]}{_and_more(missing)}: {kind.head} is needed, "
             f"its config.json states {stated}."
         )
-    if mismatched := report["mismatched_keys"]:
-        raise SourceError(f"The weights in {folder} do not fit its config.json: {sorted(map(str, mismatched))[0]}.")
     return model
 
 

@@ -80,7 +80,8 @@ class _Rewrite:
             return
         before = _Before(self.graph, node)
         quantised, scale = self._weight(weight, axis=0)
-        node.replace_input_with(1, before.add("DequantizeLinear", [quantised, scale], axis=0))
+        zeros = add_constant(self.graph, f"{weight.name}.zeros", np.full(array(scale).shape, _MIDDLE, np.uint8))
+        node.replace_input_with(1, before.add("DequantizeLinear", [quantised, scale, zeros], axis=0))
 
     def _rows(self, before: _Before, values: ir.Value | None) -> tuple[ir.Value, ir.Value]:
         """Each row as bytes around 128, and its largest magnitude."""

@@ -171,7 +171,8 @@ def _post_norm(weights: _Weights, settings: dict[str, Any], folder: Path) -> Bar
 
 def _pre_norm(weights: _Weights, settings: dict[str, Any], folder: Path) -> BartLike:
     with no_init_weights():
-        model = M2M100ForConditionalGeneration(M2M100Config(**settings))
+        # M2M100 makes its own positions around the padding index; they are replaced below
+        model = M2M100ForConditionalGeneration(M2M100Config(**settings | {"pad_token_id": 0}))
     _fill(model, weights)
     for part, side in ((model.model.encoder, "encoder"), (model.model.decoder, "decoder")):
         part.embed_positions = _Positions(_table(weights, side, settings))

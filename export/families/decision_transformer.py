@@ -79,7 +79,7 @@ class DecisionTransformer(Decoder):
             episodes = self._episodes(rows, length, rng)
             expected = self._original(episodes)
             stepped = self._stepped(runtime, episodes)
-            lengths = ragged_lengths(rows, length, rng)
+            lengths = ragged_lengths(rows, expected.shape[1], rng)
             last = expected[np.arange(rows), lengths - 1]
             alone = [self._stepped(runtime, _slice(episodes, slice(index, index + 1))) for index in range(rows)]
             found.add("logits", stepped, expected, self._spread(expected))

@@ -1,0 +1,227 @@
+"""Random Transformers written by CTranslate2's own code, exported, beside CTranslate2's own translations."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import pytest
+import sentencepiece
+from ctranslate2.specs import TransformerSpec
+from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.model_spec import visit_spec
+
+from export.errors import SourceError
+from export.pipeline import Order, export
+from service.tasks.text import Tokenizer
+from tests.graphs_kit import Graphs, greedy, text_source
+from tests.tokenizers_kit import ENGLISH, OTHERS
+
+SIZE, INNER, POSITIONS, STEPS = 36, 52, 64, 40
+SHAPES: dict[str, tuple[Any, ...]] = {
+    "embeddings": ("vocabulary", SIZE),
+    "projection": ("vocabulary", SIZE),
+    "position_encodings": (POSITIONS, SIZE),
+    "self_attention/linear_0": (3 * SIZE, SIZE),
+    "self_attention/linear_1": (SIZE, SIZE),
+    "attention/linear_0": (SIZE, SIZE),
+    "attention/linear_1": (2 * SIZE, SIZE),
+    "attention/linear_2": (SIZE, SIZE),
+    "ffn/linear_0": (INNER, SIZE),
+    "ffn/linear_1": (SIZE, INNER),
+    "layer_norm": (SIZE,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    quantization: str
+    activation: Activation
+    pre_norm: bool = False
+    start_from_zero: bool = False
+    tied: bool = True
+    add_source_eos: bool = True
+    zipped: bool = False
+
+
+CASES = {
+    "as OPUS-MT": Case("int8", Activation.SWISH, start_from_zero=True, zipped=True),
+    "as OpenNMT": Case("float16", Activation.RELU, pre_norm=True, add_source_eos=False, tied=False, zipped=True),
+    "fp32": Case("float32", Activation.GELU, pre_norm=True, start_from_zero=True),
+    "int16": Case("int16", Activation.GELUTanh, tied=False),
+    "bf16": Case("bfloat16", Activation.GELUSigmoid),
+    "int8 and fp16": Case("int8_float16", Activation.Tanh, pre_norm=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_as_ctranslate2(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    folder = _write(case, tmp_path / "model")
+    source = _zipped(folder, tmp_path / "tiny.argosmodel") if case.zipped else folder
+    package = export(Order(str(source), name="tiny", out=tmp_path / "out"))
+    assert package.manifest.task == "translation"
+    assert package.manifest.languages == {"source": "zh", "target": "en"}
+    assert package.manifest.attribution == "By nobody."
+
+    sentences = [*ENGLISH, *OTHERS[:2], "a", " ".join(ENGLISH[:2])]
+    graphs, decoding = Graphs(package), package.manifest.decoding
+    assert decoding is not None
+    assert package.manifest.preprocessing.text is not None
+    tokenizer = Tokenizer.open(package.folder, package.manifest.preprocessing.text)
+    tokens = [tokenizer.encode(sentence)[:POSITIONS] for sentence in sentences]
+    sources = [text_source(graphs, row) for row in tokens]
+    got, _ = greedy(graphs, sources, [decoding.start] * len(sources), STEPS)
+    vocabulary = json.loads((folder / "shared_vocabulary.json").read_text())
+    assert [[vocabulary[token] for token in row] for row in got.tolist()] == _translated(folder, case, sentences)
+
+
+def _translated(folder: Path, case: Case, sentences: list[str]) -> list[list[str]]:
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
+    cut = [pieces.encode(text, out_type=str)[: POSITIONS - case.add_source_eos] for text in sentences]
+    translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
+    answers = translator.translate_batch(cut, beam_size=1, max_decoding_length=STEPS, max_input_length=0)
+    return [answer.hypotheses[0] for answer in answers]
+
+
+def _write(case: Case, folder: Path) -> Path:
+    folder.mkdir()
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter((*ENGLISH, *OTHERS)),
+        model_writer=model,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    (folder / "sentencepiece.model").write_bytes(model.getvalue())
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    vocabulary = ["<unk>", "<s>", "</s>", *(pieces.id_to_piece(index) for index in range(3, len(pieces) - 4))]
+    spec = TransformerSpec.from_config((2, 1), 3, pre_norm=case.pre_norm, activation=case.activation)
+    spec.decoder.start_from_zero_embedding = case.start_from_zero
+    spec.config.add_source_eos = case.add_source_eos
+    spec.register_source_vocabulary(vocabulary)
+    spec.register_target_vocabulary(vocabulary)
+    _fill(spec, len(vocabulary), case.tied)
+    spec.validate()
+    spec.optimize(quantization=case.quantization)
+    spec.save(str(folder))
+    (folder / "metadata.json").write_text('{"from_code": "zh", "to_code": "en"}')
+    (folder / "README.md").write_text("By nobody.\n")
+    return folder
+
+
+def _fill(spec: TransformerSpec, vocabulary: int, tied: bool) -> None:
+    rng = np.random.default_rng(11)
+    shared = rng.normal(0, 0.3, (vocabulary, SIZE)).astype(np.float32)
+
+    def draw(layer: Any, name: str, _: object) -> None:
+        place, part = name.rsplit("/", 1) if "/" in name else ("", name)
+        if part not in ("weight", "bias", "gamma", "beta", "encodings"):
+            return
+        shape = next(SHAPES[key] for key in SHAPES if key in place.replace("embeddings_0", "embeddings"))
+        if shape[0] == "vocabulary" and part == "weight" and tied:
+            weight = shared
+        elif part == "gamma":
+            weight = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        else:
+            sizes = [vocabulary if size == "vocabulary" else size for size in shape]
+            weight = rng.normal(0, 0.3, sizes[:1] if part == "bias" else sizes).astype(np.float32)
+        setattr(layer, part, weight)
+
+    visit_spec(spec, draw)
+    spec.decoder.projection.bias[2] = -100  # never the end: forty words each
+
+
+def _zipped(folder: Path, target: Path) -> Path:
+    """Argos' own layout: the model in a folder, the rest around it."""
+    inner = ("model.bin", "config.json", "shared_vocabulary.json")
+    with zipfile.ZipFile(target, "w") as archive:
+        for file in folder.iterdir():
+            archive.write(file, f"zh_en/{'model/' if file.name in inner else ''}{file.name}")
+    return target
+
+
+def _edit(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda folder: (folder / "model.bin").write_bytes(change((folder / "model.bin").read_bytes())) and None
+
+
+def _remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _shorten_vocabulary(folder: Path) -> None:
+    file = folder / "shared_vocabulary.json"
+    file.write_text(json.dumps(json.loads(file.read_text())[:-1]))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "cut in the data": (
+        _edit(lambda content: content[: len(content) // 2]),
+        "not a whole CTranslate2 model (it ends in",
+    ),
+    "cut at the end": (_edit(lambda content: content[:-3]), "not a whole CTranslate2 model"),
+    "empty": (_edit(lambda _: b""), "not a whole CTranslate2 model"),
+    "another version": (_edit(lambda content: struct.pack("<I", 5) + content[4:]), "its format is 5, 6 can be read"),
+    "another spec": (
+        _edit(lambda content: content.replace(b"TransformerSpec", b"WhisperTinySpec")),
+        "holds a WhisperTinySpec; of CTranslate2's models, TransformerSpec can be exported",
+    ),
+    "no SentencePiece model": (_remove("sentencepiece.model"), "has no sentencepiece.model"),
+    "broken SentencePiece model": (
+        lambda folder: (folder / "sentencepiece.model").write_bytes(b"soup") and None,
+        "is not a SentencePiece model",
+    ),
+    "no vocabulary": (_remove("shared_vocabulary.json"), "has no shared_vocabulary.json"),
+    "short vocabulary": (_shorten_vocabulary, "embeddings and its vocabulary"),
+    "config that is not JSON": (lambda folder: (folder / "config.json").write_text("{") and None, "is not JSON"),
+    "vocabulary that is not JSON": (
+        lambda folder: (folder / "shared_vocabulary.json").write_text("{") and None,
+        "shared_vocabulary.json is not JSON",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(CASES["as OPUS-MT"], tmp_path_factory.mktemp("whole") / "model")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged(damage: str, whole: Path, tmp_path: Path) -> None:
+    apply, sentence = DAMAGES[damage]
+    folder = Path(shutil.copytree(whole, tmp_path / "model"))
+    apply(folder)
+    with pytest.raises(SourceError) as caught:
+        export(Order(str(folder), out=tmp_path / "out"))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "out").rglob("*"))
+
+
+def test_bad_zip(whole: Path, tmp_path: Path) -> None:
+    package = _zipped(whole, tmp_path / "tiny.argosmodel")
+    package.write_bytes(package.read_bytes()[:5000])
+    with pytest.raises(SourceError, match="is not a whole Argos package"):
+        export(Order(str(package), out=tmp_path / "out"))
+
+
+def test_zip_takes_over_no_paths(whole: Path, tmp_path: Path) -> None:
+    """Members that point elsewhere land nowhere."""
+    package = _zipped(whole, tmp_path / "tiny.argosmodel")
+    with zipfile.ZipFile(package, "a") as archive:
+        archive.writestr("../../../outside/README.md", "escaped")
+        archive.writestr("/metadata.json", "{")
+    with pytest.raises(SourceError, match=r"metadata\.json is not JSON"):
+        export(Order(str(package), out=tmp_path / "out"))
+    assert not (tmp_path.parent / "outside").exists()

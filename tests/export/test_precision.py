@@ -1,0 +1,140 @@
+"""fp16 and int8 of every family: sizes, losses, and answers that do not depend on who else is in the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import MarianConfig, MarianMTModel
+
+from export.pipeline import Order, export
+from service.package import WEIGHTS, Manifest, Precision, padded_length
+from tests.export.conftest import Packages
+from tests.graphs_kit import Arrays, Graphs, Table, greedy, stacked, text_source
+from tests.tokenizers_kit import write_marian_tokenizer
+
+WRITERS = ("marian", "bart", "t5", "caption-vit", "gpt2")
+ONE_PASS = ("vit", "deit", "swin", "bert", "distilbert", "roberta", "detr", "yolos")
+FAMILIES = (*WRITERS, *ONE_PASS, "decision_transformer")
+BATCHES = (2, 5, 16)
+ROWS = max(BATCHES)
+STEPS = 40
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_fp16_is_ready_for_cuda(kind: str, packages: Packages) -> None:
+    manifest = packages(kind, "fp16").package.manifest
+    assert manifest.loss is not None
+    assert 0 < manifest.loss.logits < 0.02
+    assert manifest.cuda == {}
+    assert {state.dtype for state in manifest.states} <= {"float16"}
+    answers = ("logits", "scores", "boxes", "action", "top_scores")
+    ports = {port.name: port.dtype for graph in manifest.graphs.values() for port in graph.outputs}
+    assert {ports[name] for name in answers if name in ports} == {"float32"}
+    assert {dtype for name, dtype in ports.items() if name.startswith("cross.")} <= {"float16"}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_int8_answers_the_same_in_any_batch(kind: str, packages: Packages) -> None:
+    package = packages(kind, "int8").package
+    assert package.manifest.loss is not None
+    assert 0 < package.manifest.loss.logits < 0.25
+    assert package.manifest.loss.batched < 1e-6
+    answers = _answers(Graphs(package), np.random.default_rng(5))
+    alone = np.concatenate([answers(slice(row, row + 1)) for row in range(ROWS)])
+    for size in BATCHES:
+        together = np.concatenate([answers(slice(start, start + size)) for start in range(0, ROWS, size)])
+        assert together.tobytes() == alone.tobytes(), f"batches of {size}"
+
+
+def _answers(graphs: Graphs, rng: np.random.Generator) -> Callable[[slice], np.ndarray]:
+    """What the graphs answer to some of the same sixteen inputs."""
+    manifest = graphs.manifest
+    if manifest.task == "policy":
+        numbers = rng.standard_normal((ROWS, 10, 3, 9)).astype(np.float32)
+        return lambda which: np.stack(list(_actions(graphs, numbers[which])), 1)
+    rows = [_input(graphs, length, rng) for length in rng.integers(1, 60, ROWS)]
+    if "decoder" not in manifest.graphs:
+        return lambda which: graphs.run("model", stacked(rows[which]))["scores"]
+    start = list(manifest.decoding.start)  # type: ignore[union-attr]
+    prompts = [start if manifest.task == "translation" else [*start, *range(9, 10 + row % 5)] for row in range(ROWS)]
+    sources = [] if manifest.task == "generation" else rows
+    return lambda which: greedy(graphs, sources[which], prompts[which], STEPS)[0]
+
+
+def _input(graphs: Graphs, length: int, rng: np.random.Generator) -> Arrays:
+    manifest = graphs.manifest
+    if manifest.task == "generation":
+        return {}
+    if manifest.preprocessing.image is not None:
+        size = manifest.limits.get("height", 48), manifest.limits.get("width", 80)
+        return {"pixels": (rng.standard_normal((1, 3, *size)) * length).astype(np.float32)}
+    tokens = rng.integers(5, 250, length).tolist()
+    if manifest.task == "translation":
+        return text_source(graphs, tokens)
+    width = min(padded_length(length), manifest.limits["length"])
+    feeds = {"tokens": np.zeros((1, width), np.int64), "lengths": np.array([length], np.int32)}
+    feeds["tokens"][0, :length] = tokens
+    has_segments = any(port.name == "segments" for port in manifest.graphs["model"].inputs)
+    return {**feeds, "segments": np.zeros_like(feeds["tokens"])} if has_segments else feeds
+
+
+def _actions(graphs: Graphs, numbers: np.ndarray) -> Iterator[np.ndarray]:
+    rows, length = numbers.shape[:2]
+    table = Table(graphs, rows, 3 * length)
+    taken = table.seat({}, rows)
+    for time in range(length):
+        for kind in range(3):
+            now = numbers[:, time, kind]
+            feeds = {
+                "kinds": np.full((rows, 1), kind),
+                "timesteps": np.full((rows, 1), time),
+                "returns": now[:, :1],
+                "states": now[:, None, 1:6],
+                "actions": now[:, None, 6:9],
+            }
+            answer = table.advance(taken, feeds, np.ones(rows, np.int32))
+            if kind == 1:
+                yield answer["action"]
+
+
+@pytest.fixture(scope="module")
+def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Marian of 5.9 M parameters with a vocabulary that weighs something."""
+    folder = tmp_path_factory.mktemp("medium")
+    write_marian_tokenizer(folder)
+    config = MarianConfig(
+        vocab_size=8001,
+        d_model=256,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=1024,
+        decoder_ffn_dim=1024,
+        max_position_embeddings=256,
+        pad_token_id=8000,
+        decoder_start_token_id=8000,
+        init_std=0.05,
+    )
+    MarianMTModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_sizes(medium: Path, tmp_path: Path) -> None:
+    """One set of weights for both graphs, tied embeddings once, in as many bytes as the precision has."""
+
+    def made(precision: Precision) -> tuple[Manifest, int]:
+        package = export(Order(str(medium), name="medium", out=tmp_path, precision=precision))
+        return package.manifest, package.file(WEIGHTS).stat().st_size
+
+    manifest, full = made("fp32")
+    assert 5e6 < manifest.parameters < 1e7
+    assert full <= 1.05 * 4 * manifest.parameters
+    assert made("fp16")[1] <= 1.05 * 2 * manifest.parameters
+    assert made("int8")[1] <= 0.4 * full
+    graphs = sum(file.stat().st_size for file in tmp_path.rglob("*.onnx"))
+    assert graphs < 1e6, "weights are in the weights file"

@@ -1,0 +1,129 @@
+"""Hand-made graphs through `quantise`, beside exact arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+from export.quantise import quantise
+
+INPUTS, OUTPUTS = 256, 32
+MODEL = '<ir_version: 10, opset_import: ["" : 20]> graph ({takes}) => ({gives}) {{ {body} }}'
+ROWS, PRODUCT = f"float[rows, {INPUTS}] x", f"float[rows, {OUTPUTS}] y"
+
+
+def _model(takes: str, gives: str, body: str, **weights: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(MODEL.format(takes=takes, gives=gives, body=body))
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    return model
+
+
+def _quantised(model: onnx.ModelProto) -> onnx.ModelProto:
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    quantise(graph)
+    proto: onnx.ModelProto = ir.to_proto(graph)
+    return proto
+
+
+def _run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    answer: np.ndarray = session.run(["y"], {"x": x})[0]
+    return answer
+
+
+def _whole_numbers(shape: tuple[int, int], largest_along: int, rng: np.random.Generator) -> np.ndarray:
+    """From -127 to 127 and mostly at the ends: each row, or column, is then stored without any rounding."""
+    numbers = rng.choice([-127, 127, 126, -126, 3], shape, p=[0.2, 0.5, 0.1, 0.1, 0.1])
+    numbers[(slice(None), 0) if largest_along else (0, slice(None))] = 127
+    return numbers.astype(np.int64)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+def test_extreme_products_are_exact(rows: int) -> None:
+    """Kernels of CPUs without VNNI add two products in 16 bits: what overflows there would be off by thousands."""
+    rng = np.random.default_rng(1)
+    values, weights = _whole_numbers((rows, INPUTS), 1, rng), _whole_numbers((INPUTS, OUTPUTS), 0, rng)
+    values[0], weights[:, 0] = 127, 127
+    model = _quantised(_model(ROWS, PRODUCT, "y = MatMul(x, w)", w=(weights / 127).astype(np.float32)))
+    got = _run(model, (values / 127).astype(np.float32)) * 127 * 127
+    assert np.abs(got - values @ weights).max() < 1, "whole numbers, so less than one is rounding of fp32"
+
+
+def test_weights_are_bytes() -> None:
+    weights = np.random.default_rng(1).standard_normal((INPUTS, OUTPUTS)).astype(np.float32)
+    model = _quantised(_model(ROWS, PRODUCT, "y = MatMul(x, w)", w=weights))
+    stored = {value.name: numpy_helper.to_array(value) for value in model.graph.initializer}
+    assert stored["w.int8"].dtype == np.uint8
+    assert "w" not in stored
+    assert [node.op_type for node in model.graph.node].count("MatMul") == 0
+
+
+def test_row_of_zeros_gives_the_bias() -> None:
+    rng = np.random.default_rng(2)
+    weights, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((OUTPUTS, INPUTS), (OUTPUTS,)))
+    model = _quantised(_model(ROWS, PRODUCT, "y = Gemm <transB: int = 1> (x, w, b)", w=weights, b=bias))
+    x = rng.standard_normal((3, INPUTS)).astype(np.float32)
+    x[1] = 0
+    assert _run(model, x)[1].tolist() == bias.tolist()
+
+
+def _normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+PICTURE = "float[rows, 8, 9, 11] x"
+LIKE_FP32 = {
+    "MatMul": (_model(ROWS, PRODUCT, "y = MatMul(x, w)", w=_normal(INPUTS, OUTPUTS)), _normal(5, INPUTS)),
+    "Gemm": (
+        _model(ROWS, PRODUCT, "y = Gemm(x, w, b)", w=_normal(INPUTS, OUTPUTS), b=20 * _normal(OUTPUTS)),
+        _normal(5, INPUTS),
+    ),
+    "Gemm, transposed": (
+        _model(ROWS, PRODUCT, "y = Gemm <transB = 1> (x, w, b)", w=_normal(OUTPUTS, INPUTS), b=20 * _normal(OUTPUTS)),
+        _normal(5, INPUTS),
+    ),
+    "Gather": (
+        _model("int64[rows, n] x", "float[rows, n, 40] y", "y = Gather <axis = 0> (w, x)", w=_normal(300, 40)),
+        np.arange(300).reshape(3, 100),
+    ),
+    "tied": (
+        _model(
+            "int64[rows] x",
+            "float[rows, 300] y",
+            "h = Gather <axis = 0> (w, x) y = Gemm <transB = 1> (h, w)",
+            w=_normal(300, 40),
+        ),
+        np.arange(300),
+    ),
+    "Conv": (
+        _model(
+            PICTURE,
+            "float[rows, 16, 9, 11] y",
+            "y = Conv <pads = [1, 1, 1, 1]> (x, w, b)",
+            w=_normal(16, 8, 3, 3),
+            b=_normal(16),
+        ),
+        3 + _normal(2, 8, 9, 11),
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", LIKE_FP32)
+def test_quantised_is_like_fp32(operator: str) -> None:
+    model, x = LIKE_FP32[operator]
+    expected, quantised = _run(model, x), _quantised(model)
+    assert any(value.data_type == onnx.TensorProto.UINT8 for value in quantised.graph.initializer)
+    error = np.sqrt(np.square(_run(quantised, x) - expected).mean()) / expected.std()
+    assert 0 < error < 0.02
+
+
+def test_scales_are_per_row() -> None:
+    """A neighbour a million times larger changes nothing."""
+    model = _quantised(_model(ROWS, PRODUCT, "y = MatMul(x, w)", w=_normal(INPUTS, OUTPUTS)))
+    x = _normal(4, INPUTS)
+    alone = _run(model, x[:1])
+    assert _run(model, x * np.array([[1], [1e6], [1], [1e-6]], np.float32))[:1].tobytes() == alone.tobytes()
