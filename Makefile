@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup test test-fast lint format serve clean
+.PHONY: help setup test test-fast lint format serve bench clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -35,6 +35,12 @@ serve: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## export the default 
 
 models/%/1/int8/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $* --precision int8
+
+bench: $(READY) models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-en/1/fp32/manifest.json ## the engine beside its peers; results in loadtest/results
+	$(BIN)/python -m loadtest.engine
+
+models/%/1/fp32/manifest.json: | $(READY)
+	$(BIN)/headwaiter export $*
 
 clean: ## forget the environment and all caches; exported models stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info

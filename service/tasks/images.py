@@ -2,24 +2,128 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image
 
+from service.package import Manifest
 from service.preprocessing import ExactSize, ImageSettings, ShortestEdge
+from service.tasks.errors import InputError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
+MAX_PIXELS = 32_000_000
+_MAX_SCANS = 100  # progressive files have about ten; each one costs the decoder a pass over the whole picture
+_JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xda"
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+# Pillow warns of odd metadata and of sizes: the first does not matter, the second is refused here.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-def prepare(image: Image.Image, settings: ImageSettings) -> NDArray[np.float32]:
-    """One picture as float32 [3, height, width]."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    pixels: NDArray[np.float32]
+    width: int  # of the image as it was sent, upright
+    height: int
+
+
+class ImageReader:
+    """From a file's bytes to a model's pixels. Keeps no state between calls: threads may share it."""
+
+    def __init__(self, settings: ImageSettings, manifest: Manifest, max_pixels: int = MAX_PIXELS) -> None:
+        self._settings, self._max_pixels = settings, max_pixels
+        self._size = manifest.limits.get("width"), manifest.limits.get("height")
+
+    def read(self, data: bytes, field: str = "image") -> Picture:
+        image = decode(data, max_pixels=self._max_pixels, field=field)
+        pixels = prepare(image, self._settings, max_pixels=self._max_pixels, field=field)
+        _, height, width = pixels.shape
+        expected = self._size[0] or width, self._size[1] or height
+        if (width, height) != expected:  # of a model that does not resize
+            wanted = " × ".join(map(str, expected))
+            raise InputError(f"{field} has {width:,} × {height:,} pixels; this model takes {wanted}", field=field)
+        return Picture(pixels, image.width, image.height)
+
+
+def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, field: str = "image") -> Image.Image:
+    """The picture in a file's bytes, upright, of an animation the first; in whatever mode `prepare` is to convert.
+
+    Of 16 bits in a channel the upper 8 are kept: so Pillow reads 16-bit colours, while it would clip 16-bit grey.
+    """
+    if not data:
+        raise InputError(f"{field} is empty", field=field)
+    image = _open(data, max_pixels, field)
+    if image.width * image.height > max_pixels:
+        raise InputError(
+            f"{field} has {image.width:,} × {image.height:,} pixels; the limit is {max_pixels:,} in all",
+            field=field,
+            limit=max_pixels,
+        )
+    if data.startswith(_JPEG) and data.count(_START_OF_SCAN) > _MAX_SCANS:
+        raise InputError(f"{field} is a JPEG of more than {_MAX_SCANS} scans", field=field, limit=_MAX_SCANS)
+    try:
+        image.load()
+    except Exception as error:  # whatever a broken file makes its parser raise
+        raise InputError(f"{field} is damaged or cut short", field=field) from error
+    transposition = _transposition(image)
+    image = _to_8_bits(image) if image.mode == "I;16" else image
+    return image if transposition is None else image.transpose(transposition)
+
+
+def prepare(
+    image: Image.Image, settings: ImageSettings, *, max_pixels: int = MAX_PIXELS, field: str = "image"
+) -> NDArray[np.float32]:
+    """One picture as float32 [3, height, width]. The limit is on the size after resizing, which may be larger."""
+    target = None if settings.resize is None else _target_size(image, settings.resize, max_pixels, field)
     image = _to_rgb(image, settings.white_behind_transparency)
-    if settings.resize is not None:
-        width, height = _target_size(image, settings.resize)
-        image = image.resize((width, height), Image.Resampling[settings.resample.upper()])
+    if target is not None:
+        image = image.resize(target, Image.Resampling[settings.resample.upper()])
     if settings.crop is not None:
         image = _crop_centre(image, settings.crop)
     return _scale(np.asarray(image), settings)
+
+
+def _open(data: bytes, max_pixels: int, field: str) -> Image.Image:
+    """Reads the header alone."""
+    try:
+        return Image.open(BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise InputError(
+            f"{field} has too many pixels; the limit is {max_pixels:,}", field=field, limit=max_pixels
+        ) from error
+    except Exception as error:  # whatever a broken header makes its parser raise
+        raise InputError(
+            f"{field} is not an image that can be read: JPEG, PNG, WebP and GIF are", field=field
+        ) from error
+
+
+def _transposition(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return _UPRIGHT.get(image.getexif()[ExifTags.Base.Orientation])
+    except Exception:  # none, or in metadata that is broken: the picture is taken as it lies, as browsers do
+        return None
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    grey = np.asarray(image)
+    upper = Image.fromarray((grey >> 8).astype(np.uint8))
+    transparent = image.info.get("transparency")
+    if transparent is not None:
+        upper.putalpha(Image.fromarray(np.where(grey == transparent, 0, 255).astype(np.uint8)))
+    return upper
 
 
 def _to_rgb(image: Image.Image, white_behind_transparency: bool) -> Image.Image:
@@ -30,14 +134,21 @@ def _to_rgb(image: Image.Image, white_behind_transparency: bool) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _target_size(image: Image.Image, resize: ExactSize | ShortestEdge) -> tuple[int, int]:
+def _target_size(image: Image.Image, resize: ExactSize | ShortestEdge, max_pixels: int, field: str) -> tuple[int, int]:
     if isinstance(resize, ExactSize):
         return resize.width, resize.height
     width, height = _fit(image.width, image.height, resize)
     if resize.multiple is not None:
         width, height = width - width % resize.multiple, height - height % resize.multiple
     if not (width and height):
-        raise ValueError(f"an image of {image.width}×{image.height} pixels is too narrow for this model")
+        raise InputError(f"{field} of {image.width} × {image.height} pixels is too narrow for this model", field=field)
+    if width * height > max_pixels:
+        raise InputError(
+            f"{field} of {image.width:,} × {image.height:,} pixels is too narrow for this model: it would become "
+            f"{width:,} × {height:,}; the limit is {max_pixels:,} in all",
+            field=field,
+            limit=max_pixels,
+        )
     return width, height
 
 

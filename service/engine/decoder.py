@@ -1,0 +1,197 @@
+"""Continuous batching: each step runs all rows, wherever each stands; who is done leaves, who waits takes the place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from service.engine.beam import Beams, Hypothesis
+from service.engine.cache import group_by_length
+from service.engine.scheduler import Scheduler
+from service.engine.sequence import Decoded, DecodeJob, Row, Single, candidates
+from service.engine.session import Arrays, Session
+from service.engine.stepper import Stepper
+from service.engine.worker import Worker
+from service.package import padded_length
+
+_ENCODE_BUDGET = 1024  # padded places in one call of the encoder
+_IMAGES = 8
+
+
+class Decoder(Worker[DecodeJob]):
+    """One engine for translation, captioning and generation: it knows rows and tokens, not tasks."""
+
+    def __init__(self, session: Session, *, rows: int, room: int, max_waiting: int = 4096) -> None:
+        super().__init__(session.package.manifest.name, max_waiting=max_waiting)
+        self.session = session
+        self.stepper = Stepper(session, rows, room)
+        self.scheduler = Scheduler(rows)
+        self.rows: list[Row] = []  # in use; their slots are 0, 1, 2 …
+        self.running: dict[DecodeJob, None] = {}  # in the order in which they joined
+        self.meters.rows = rows
+        self._longest_source = session.package.manifest.limits.get("source", 0)
+
+    def is_busy(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def abandon(self) -> list[DecodeJob]:
+        return list(self.running)
+
+    def turn(self) -> None:
+        self._release_dead()
+        free = self.meters.rows - len(self.rows)
+        self._join(self.scheduler.choose(self.waiting, free, len(self.rows)))
+        if self.rows and (top := self._step()) is not None:
+            self._choose(top)
+
+    def _release_dead(self) -> None:
+        now = time.monotonic()
+        for job in [job for job in self.running if job.is_dead(now)]:
+            self.meters.cancelled += 1
+            self._release(job)
+
+    def _join(self, jobs: Sequence[DecodeJob]) -> None:
+        if not jobs:
+            return
+        now = time.monotonic()
+        first = len(self.rows)
+        for job in jobs:
+            job.start(now)
+            self.meters.queue_seconds += now - job.submitted
+            self.running[job] = None
+            for _ in range(job.choosing.beams):
+                job.rows.append(Row(len(self.rows), job, 0, job.prompt[-1]))
+                self.rows.append(job.rows[-1])
+        try:
+            self._encode([job for job in jobs if job.source])
+            self.stepper.read_prompts(self.rows[first:])
+        except Exception as error:  # of the runtime: it concerns the newcomers alone
+            self._fail([job for job in jobs if job in self.running], error)
+        self.meters.encode_seconds += time.monotonic() - now
+
+    def _encode(self, jobs: Sequence[DecodeJob]) -> None:
+        if not jobs:
+            return
+        images = "pixels" in jobs[0].source
+        if images:
+            groups = [list(range(len(jobs)))[at : at + _IMAGES] for at in range(0, len(jobs), _IMAGES)]
+        else:
+            groups = group_by_length([job.source_length for job in jobs], _ENCODE_BUDGET)
+        for group in groups:
+            members = [jobs[index] for index in group]
+            encoded = self.session.run("encoder", self._batch(members))
+            if images:
+                for job in members:
+                    job.source_length = next(iter(encoded.values())).shape[2]
+            self.stepper.fit_sources(max(row.job.source_length for row in self.rows), len(self.rows))
+            for index, job in enumerate(members):
+                for row in job.rows:
+                    self.stepper.cache.place_source(row.slot, encoded, index, job.source_length)
+
+    def _batch(self, jobs: Sequence[DecodeJob]) -> Arrays:
+        if "pixels" in jobs[0].source:
+            return {"pixels": np.concatenate([job.source["pixels"] for job in jobs])}
+        lengths = np.array([job.source_length for job in jobs], np.int32)
+        tokens = np.zeros((len(jobs), min(padded_length(int(lengths.max())), self._longest_source)), np.int64)
+        for index, job in enumerate(jobs):
+            tokens[index, : job.source_length] = job.source["tokens"]
+        self.meters.places += tokens.size
+        self.meters.padding += tokens.size - int(lengths.sum())
+        self.meters.input_tokens += int(lengths.sum())
+        return {"tokens": tokens, "lengths": lengths}
+
+    def _step(self) -> Arrays | None:
+        begun = time.monotonic()
+        try:
+            top = self.stepper.step(self.rows, max(job.top for job in self.running))
+        except Exception as error:  # of the runtime: the rows of this step are lost, those to come are not
+            self._fail(list(self.running), error)
+            return None
+        self.meters.steps += 1
+        self.meters.row_steps += len(self.rows)
+        self.meters.rows_in_use = len(self.rows)
+        self.meters.decode_seconds += time.monotonic() - begun
+        return top
+
+    def _choose(self, top: Arrays) -> None:
+        for row in self.rows:
+            row.position += 1
+        for job in self.running:
+            if isinstance(job.search, Single):
+                self._choose_one(job, job.search, top)
+            else:
+                self._choose_beam(job, job.search, top)
+        for job in [job for job in self.running if job.search.done]:
+            self._finish(job)
+
+    def _choose_one(self, job: DecodeJob, search: Single, top: Arrays) -> None:
+        (row,) = job.rows
+        read = (*job.prompt, *search.tokens) if job.choosing.limits_repetition else ()
+        row.token = search.take(*candidates(job, read, len(search.tokens), top, row.slot))
+        search.done |= row.position >= self.stepper.cache.room
+        if job.listener is not None and row.token not in job.choosing.stop:
+            job.listener(row.token)
+
+    def _choose_beam(self, job: DecodeJob, beams: Beams, top: Arrays) -> None:
+        tokens, scores = [], []
+        for row, running in zip(job.rows, beams.running, strict=True):
+            read = (*job.prompt, *running) if job.choosing.limits_repetition else ()
+            found = candidates(job, read, len(running), top, row.slot)
+            tokens.append(found[0][: beams.candidates])
+            scores.append(found[1][: beams.candidates])
+        parents = beams.advance(np.stack(tokens), np.stack(scores))
+        if not beams.done:
+            self._follow(job, parents)
+            for row, running in zip(job.rows, beams.running, strict=True):
+                row.token = running[-1]
+
+    def _follow(self, job: DecodeJob, parents: list[int]) -> None:
+        """Rows take over the past of those they continue. One child of each parent stays where it is."""
+        free = [row for index, row in enumerate(job.rows) if index not in parents]
+        stayed: set[int] = set()
+        rows = []
+        for parent in parents:
+            row = job.rows[parent]
+            if parent in stayed:
+                heir = free.pop()
+                self.stepper.cache.copy_past(row.slot, heir.slot, row.position)
+                row = heir
+            stayed.add(parent)
+            rows.append(row)
+        job.rows = rows
+
+    def _finish(self, job: DecodeJob) -> None:
+        now = time.monotonic()
+        best = job.search.best(job.choosing.best)
+        hypotheses = tuple(Hypothesis(_without_end(h.tokens, job.choosing.stop), h.score) for h in best)
+        produced = sum(len(h.tokens) for h in best)
+        self.meters.finished += 1
+        self.meters.output_tokens += produced
+        self._release(job)
+        started = job.started or now
+        read = job.source_length + len(job.prompt) if not job.source else job.source_length
+        job.succeed(Decoded(hypotheses, read, produced, started - job.submitted, now - started))
+
+    def _fail(self, jobs: Iterable[DecodeJob], error: Exception) -> None:
+        for job in jobs:
+            self.meters.failed += 1
+            self._release(job)
+            job.fail(error)
+
+    def _release(self, job: DecodeJob) -> None:
+        """The last rows move into the places that become free: rows in use stay the first ones."""
+        del self.running[job]
+        for row in sorted(job.rows, key=lambda row: -row.slot):
+            last = self.rows.pop()
+            if last is not row:
+                self.stepper.cache.move(last.slot, row.slot, last.position)
+                last.slot = row.slot
+                self.rows[row.slot] = last
+        job.rows = []
+        self.meters.rows_in_use = len(self.rows)
+
+
+def _without_end(tokens: tuple[int, ...], stop: frozenset[int]) -> tuple[int, ...]:
+    return tokens[:-1] if tokens and tokens[-1] in stop else tokens

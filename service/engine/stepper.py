@@ -1,0 +1,116 @@
+"""Runs the graphs of a decoder over the rows of a cache, in memory that is bound once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.engine.cache import RowCache
+from service.engine.sequence import Row
+from service.engine.session import Arrays, Binding, Session
+
+_TOUCHED = 64  # tokens of each row whose memory is ready before the first request
+_BINDINGS_KEPT = 128
+_PROMPT_BUDGET = 1024  # padded tokens of prompts in one call
+
+
+class Stepper:
+    def __init__(self, session: Session, rows: int, room: int) -> None:
+        graph = session.package.manifest.graphs["decoder"]
+        self.session = session
+        self.cache = RowCache(session.package.manifest, rows, room)
+        self.vocabulary = next(int(port.shape[1]) for port in graph.outputs if port.name == "logits")
+        self._ragged = any(port.name == "source_lengths" for port in graph.inputs)
+        self._tokens = np.zeros((rows, 1), np.int64)
+        self._positions = np.zeros(rows, np.int32)
+        self._source_lengths = np.zeros(rows, np.int32)
+        self._ones = np.ones(rows, np.int32)
+        self._total = np.zeros((), np.int32)
+        self._k = np.ones(1, np.int64)
+        self._logits = np.zeros((rows, self.vocabulary), np.float32)
+        self._top_tokens = np.zeros(rows, np.int64)
+        self._top_scores = np.zeros(rows, np.float32)
+        self._bindings: dict[tuple[int, int], Binding] = {}
+        self.cache.touch(min(room, _TOUCHED))
+
+    def fit_sources(self, longest: int, in_use: int) -> None:
+        if self.cache.fit_sources(longest, in_use):
+            self._bindings.clear()
+
+    def step(self, rows: Sequence[Row], k: int) -> Arrays:
+        """Each row's next token goes in; out come all scores and the k best. Valid until the next step."""
+        k = min(k, self.vocabulary)
+        for row in rows:
+            self._tokens[row.slot] = row.token
+            self._positions[row.slot] = row.position
+            self._source_lengths[row.slot] = row.job.source_length
+        count = len(rows)
+        self._k[0] = k
+        self._total[...] = self._positions[:count].max() + 1
+        self._bound(count, k).run()
+        return {
+            "logits": self._logits[:count],
+            "top_tokens": self._top_tokens[: count * k].reshape(count, k),
+            "top_scores": self._top_scores[: count * k].reshape(count, k),
+        }
+
+    def read_prompts(self, rows: Sequence[Row]) -> None:
+        """All of the prompts but their last tokens, onto rows that lie side by side and are empty."""
+        rows = list(rows)
+        while rows and max(len(row.job.prompt) for row in rows) > 1:
+            widest = max(len(row.job.prompt) for row in rows) - 1
+            taken = max(1, _PROMPT_BUDGET // widest)
+            self._read(rows[:taken])
+            rows = rows[taken:]
+
+    def _read(self, rows: Sequence[Row]) -> None:
+        """A row whose prompt is one token long takes part with it; its next step overwrites what that wrote."""
+        prompts = [row.job.prompt[:-1] or row.job.prompt for row in rows]
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        tokens = np.zeros((len(rows), int(lengths.max())), np.int64)
+        for index, prompt in enumerate(prompts):
+            tokens[index, : len(prompt)] = prompt
+        per_row = (len(rows),)
+        binding = self.session.binding("decoder")
+        binding.input("tokens", tokens, tokens.shape)
+        binding.input("k", np.ones(1, np.int64), (1,))
+        binding.input("lengths", lengths, per_row)
+        binding.input("positions", np.zeros(per_row, np.int32), per_row)
+        binding.input("total", np.array(tokens.shape[1], np.int32), ())
+        if self._ragged:
+            binding.input("source_lengths", np.array([row.job.source_length for row in rows], np.int32), per_row)
+        binding.output("logits", self._logits, (len(rows), self.vocabulary))
+        binding.output("top_tokens", np.empty((len(rows), 1), np.int64), (len(rows), 1))
+        binding.output("top_scores", np.empty((len(rows), 1), np.float32), (len(rows), 1))
+        self.cache.bind(binding, rows[0].slot, rows[-1].slot + 1)
+        binding.run()
+        for row in rows:
+            row.position = len(row.job.prompt) - 1
+
+    def _bound(self, count: int, k: int) -> Binding:
+        """The memory of so many rows, bound once and used as long as it stays where it is."""
+        if self.cache.rows * k > len(self._top_tokens):
+            self._top_tokens = np.zeros(self.cache.rows * k, np.int64)
+            self._top_scores = np.zeros(self.cache.rows * k, np.float32)
+            self._bindings.clear()
+        if (count, k) not in self._bindings:
+            if len(self._bindings) >= _BINDINGS_KEPT:
+                self._bindings.clear()
+            self._bindings[count, k] = self._bind(count, k)
+        return self._bindings[count, k]
+
+    def _bind(self, count: int, k: int) -> Binding:
+        binding = self.session.binding("decoder")
+        binding.input("tokens", self._tokens, (count, 1))
+        binding.input("k", self._k, (1,))
+        binding.input("lengths", self._ones, (count,))
+        binding.input("positions", self._positions, (count,))
+        binding.input("total", self._total, ())
+        if self._ragged:
+            binding.input("source_lengths", self._source_lengths, (count,))
+        binding.output("logits", self._logits, (count, self.vocabulary))
+        binding.output("top_tokens", self._top_tokens, (count, k))
+        binding.output("top_scores", self._top_scores, (count, k))
+        self.cache.bind(binding, 0, count)
+        return binding

@@ -1,0 +1,286 @@
+"""`open_model`: a package, ready to answer, in this process."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from PIL import Image
+
+from service.engine.futures import Pending
+from service.engine.session import Arrays, Session
+from service.engine.worker import Worker
+from service.package import Package, Precision, open_package, verify
+from service.tasks.decoding import Decoding
+from service.tasks.policy import Moment
+from service.tasks.results import Words
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from service.engine.batcher import PassAnswer
+    from service.tasks.classification import Label
+    from service.tasks.detection import Detected
+
+Answer = TypeVar("Answer")
+Inputs = TypeVar("Inputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a model is opened. What is left out is chosen for the machine and the model."""
+
+    device: str = "auto"
+    threads: int | None = None  # else as many as this process may use
+    rows: int = 64  # sequences decoded at once, or episodes open at once
+    new_tokens: int = 256
+    text: int = 20_000  # characters
+    pixels: int = 32_000_000
+
+
+class Model:
+    """What all models have: a package, an engine with a thread of its own, and an end."""
+
+    def __init__(self, package: Package, engine: Worker[Any]) -> None:
+        self.package, self.engine = package, engine
+        engine.start()
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        """One request of no importance: the first one that counts finds everything in memory."""
+
+    @property
+    def manifest(self) -> Any:
+        return self.package.manifest
+
+    @property
+    def meters(self) -> dict[str, float]:
+        return self.engine.meters.snapshot()
+
+    def close(self, *, drain: bool = True) -> None:
+        """Answers what was asked, or lets it go."""
+        self.engine.close(drain=drain)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+
+class TranslationModel(Model):
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.tasks.translation import Translation
+
+        self.task = Translation(package, session, rows=options.rows, new_tokens=options.new_tokens, text=options.text)
+        super().__init__(package, self.task.engine)
+
+    def translate(self, text: str | Sequence[str], *, split: bool = True, **decoding: Any) -> list[Words]:
+        """Translations in the order of the texts."""
+        how = Decoding(**decoding)
+        return _all(_listed(text), lambda each, field: self.task.translate(each, how, split=split, field=field), "text")
+
+    def warm_up(self) -> None:
+        self.translate("warm", max_new_tokens=2)
+
+    def translate_stream(self, text: str, *, split: bool = True, **decoding: Any) -> Iterable[str]:
+        return self.task.translate_stream(text, Decoding(**decoding), split=split)
+
+
+class GenerationModel(Model):
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.tasks.generation import Generation
+
+        self.task = Generation(package, session, rows=options.rows, new_tokens=options.new_tokens, text=options.text)
+        super().__init__(package, self.task.engine)
+
+    def generate(self, prompt: str | Sequence[str], **decoding: Any) -> list[Words]:
+        how = Decoding(**decoding)
+        return _all(_listed(prompt), lambda each, field: self.task.generate(each, how, field=field), "prompt")
+
+    def warm_up(self) -> None:
+        self.generate("warm", max_new_tokens=2)
+
+    def generate_stream(self, prompt: str, **decoding: Any) -> Iterable[str]:
+        return self.task.generate_stream(prompt, Decoding(**decoding))
+
+
+class CaptioningModel(Model):
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.tasks.captioning import Captioning
+
+        self.task = Captioning(
+            package, session, rows=options.rows, new_tokens=options.new_tokens, text=options.text, pixels=options.pixels
+        )
+        super().__init__(package, self.task.engine)
+
+    def caption(self, image: Picture | Sequence[Picture], *, prompt: str = "", **decoding: Any) -> list[Words]:
+        how = Decoding(**decoding)
+        pictures = [_bytes(each) for each in _listed(image)]
+        return _all(pictures, lambda each, field: self.task.caption(each, how, prompt=prompt, field=field), "image")
+
+    def warm_up(self) -> None:
+        self.caption(_BLANK, max_new_tokens=2)
+
+    def caption_stream(self, image: Picture, *, prompt: str = "", **decoding: Any) -> Iterable[str]:
+        return self.task.caption_stream(_bytes(image), Decoding(**decoding), prompt=prompt)
+
+
+class PolicyModel(Model):
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.engine.episodes import Episodes
+        from service.tasks.policy import Policies
+
+        manifest = package.manifest
+        assert manifest.policy is not None
+        engine = Episodes(session, rows=options.rows)
+        self.task = Policies(engine, manifest.policy, manifest.limits["timesteps"])
+        super().__init__(package, engine)
+
+    def act(self, history: Sequence[Any], target_return: float) -> Any:
+        return self.task.action(self.task.act(history, target_return).result())
+
+    def warm_up(self) -> None:
+        self.act([Moment([0.0] * self.task.policy.state_size)], 0.0)
+
+    def episode(self, target_return: float, *, greedy: bool = True, seed: int | None = None) -> Any:
+        return self.task.begin(target_return, greedy=greedy, seed=seed)
+
+
+class ClassificationModel(Model):
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.engine.batcher import Batcher
+        from service.tasks.classification import Classification
+
+        self.task = Classification(package, max_pixels=options.pixels)
+        super().__init__(package, Batcher(session))
+
+    def classify(
+        self,
+        *,
+        text: Any = None,
+        image: Picture | Sequence[Picture] | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+    ) -> list[tuple[Label, ...]]:
+        """Labels for each text (or pair of texts, as a tuple) or image, likeliest first."""
+
+        def submit_text(each: tuple[str, ...], field: str) -> Pending[tuple[Label, ...]]:
+            return self._pending(self.task.prepare_text(*each, field=field), top_k, threshold)
+
+        def submit_image(each: bytes, field: str) -> Pending[tuple[Label, ...]]:
+            return self._pending(self.task.prepare_image(each, field=field), top_k, threshold)
+
+        if image is None:
+            return _all(_texts(text), submit_text, "text")
+        return _all([_bytes(each) for each in _listed(image)], submit_image, "image")
+
+    def warm_up(self) -> None:
+        if self.manifest.preprocessing.text is None:
+            self.classify(image=_BLANK)
+        else:
+            self.classify(text="warm")
+
+    def _pending(self, arrays: Arrays, top_k: int | None, threshold: float | None) -> Pending[tuple[Label, ...]]:
+        future = _submitted(self.engine, arrays)
+        return Pending([future], lambda found: self.task.answer(found[0].outputs, top_k=top_k, threshold=threshold))
+
+
+class DetectionModel(Model):
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.engine.batcher import Batcher
+        from service.tasks.detection import Detection
+
+        self.task = Detection(package, max_pixels=options.pixels)
+        super().__init__(package, Batcher(session))
+
+    def detect(
+        self, image: Picture | Sequence[Picture], *, threshold: float | None = None, max_boxes: int | None = None
+    ) -> list[Detected]:
+        """Boxes in pixels of each image, likeliest first."""
+
+        def submit(data: bytes, field: str) -> Pending[Detected]:
+            picture = self.task.prepare_image(data, field=field)
+            future = _submitted(self.engine, {"pixels": picture.pixels})
+            return Pending([future], lambda found: answer(found[0].outputs, picture))
+
+        def answer(outputs: Arrays, picture: Any) -> Detected:
+            return self.task.answer(outputs, picture, threshold=threshold, max_boxes=max_boxes)
+
+        return _all([_bytes(each) for each in _listed(image)], submit, "image")
+
+    def warm_up(self) -> None:
+        self.detect(_BLANK)
+
+
+Picture = bytes | str | Path
+_MODELS: dict[str, type[Any]] = {
+    "classification": ClassificationModel,
+    "detection": DetectionModel,
+    "translation": TranslationModel,
+    "generation": GenerationModel,
+    "captioning": CaptioningModel,
+    "policy": PolicyModel,
+}
+
+
+def _blank() -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(out, "PNG")
+    return out.getvalue()
+
+
+_BLANK = _blank()
+
+
+def open_model(
+    path: str | Path, *, version: str | None = None, precision: Precision | None = None, **options: Any
+) -> Any:
+    """The model at `models/NAME`, verified and warmed up. Its verbs are those of its task."""
+    package = open_package(path, version=version, precision=precision)
+    verify(package)
+    chosen = Options(**options)
+    session = Session(package, device=chosen.device, threads=chosen.threads)
+    return _MODELS[package.manifest.task](package, session, chosen)
+
+
+def _all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answer]], field: str) -> list[Answer]:
+    """Long ones first: the last rows to finish then leave the least room unused. All are checked before one is run."""
+    order = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))  # type: ignore[arg-type]
+    pending: dict[int, Pending[Answer]] = {}
+    try:
+        for index in order:
+            pending[index] = submit(inputs[index], f"{field}[{index}]")
+        return [pending[index].result() for index in range(len(inputs))]
+    except BaseException:
+        for each in pending.values():
+            each.cancel()
+        raise
+
+
+def _submitted(engine: Worker[Any], arrays: Arrays) -> Future[PassAnswer]:
+    from service.engine.batcher import PassJob
+
+    job = PassJob(arrays)
+    engine.submit(job)
+    return job.future
+
+
+def _texts(text: Any) -> list[tuple[str, ...]]:
+    """A text, a pair as a tuple, or a list of either."""
+    each = text if isinstance(text, list) else [text]
+    return [one if isinstance(one, tuple) else (one,) for one in each]
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _bytes(picture: Picture) -> bytes:
+    return picture if isinstance(picture, bytes) else Path(picture).read_bytes()
