@@ -23,6 +23,7 @@ _NO_SPACE = "No space left on device"
 def making(folder: Path) -> Iterator[Path]:
     """A scratch folder on the same disk as `folder`, gone afterwards whatever happens."""
     root = folder.parent.parent
+    empty_again = [folder.parent, root, *([] if root.parent.exists() else [root.parent])]
     try:
         root.mkdir(parents=True, exist_ok=True)
         _sweep(root)
@@ -41,7 +42,7 @@ def making(folder: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        _remove_empty(folder.parent, root)
+        _remove_empty(*empty_again)
 
 
 def demand_space(scratch: Path, needed: int) -> None:

@@ -87,16 +87,21 @@ class WordDecoder(Decoder):
         return ()
 
     def _room(self, prompts: list[list[int]]) -> int:
-        return max(len(prompt) for prompt in prompts) + STEPS + 1
+        return max(len(prompt) for prompt in prompts) + self._steps(prompts) + 1
+
+    def _steps(self, prompts: list[list[int]]) -> int:
+        """Forty, or as many as a model with fewer positions has."""
+        return min(STEPS, self.limits()["room"] - max(len(prompt) for prompt in prompts))
 
     def _check_original(
         self, found: Differences, runtime: Runtime, source: Arrays, prompts: list[list[int]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        tokens, logits = Rows.begin(runtime, source, len(prompts), self._room(prompts)).greedy(prompts, STEPS)
+        steps = self._steps(prompts)
+        tokens, logits = Rows.begin(runtime, source, len(prompts), self._room(prompts)).greedy(prompts, steps)
         whole = padded([*prompt, *chosen] for prompt, chosen in zip(prompts, tokens.tolist(), strict=True))
         reference = self.reference(source, whole)
         for index, prompt in enumerate(prompts):
-            expected = reference[index, len(prompt) - 1 : len(prompt) - 1 + STEPS]
+            expected = reference[index, len(prompt) - 1 : len(prompt) - 1 + steps]
             found.add("logits", logits[index], expected)
             found.add_tokens(tokens[index], expected.argmax(-1))
         return tokens, logits
@@ -121,12 +126,13 @@ class WordDecoder(Decoder):
         for index in range(len(prompts)):
             which = slice(index, index + 1)
             alone = Rows.begin(runtime, _slice(source, which), 1, self._room(prompts))
-            found.add("batched", alone.greedy(prompts[which], 10)[1], logits[which, :10])
+            steps = min(10, logits.shape[1])
+            found.add("batched", alone.greedy(prompts[which], steps)[1], logits[which, :steps])
 
     def _check_positions(self, found: Differences, runtime: Runtime, source: Arrays, prompts: list[list[int]]) -> None:
         """A row in the middle of its sentence beside one at its beginning."""
         started, expected, following = [], [], []
-        for index, steps in ((0, 9), (1, 2)):
+        for index, steps in ((0, min(9, self._steps(prompts) - 1)), (1, 2)):
             which = slice(index, index + 1)
             rows = Rows.begin(runtime, _slice(source, which), 1, self._room(prompts))
             tokens, _ = rows.greedy(prompts[which], steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +11,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from export.pipeline import Order, export
 from service.package import Package, Precision, open_package
 from tests.checkpoints_kit import write_checkpoint
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+torch.set_num_threads(1)
+logging.getLogger("torch.__trace").propagate = False  # thousands of records of every trace
 
 
 @dataclass(frozen=True, slots=True)

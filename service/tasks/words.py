@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from service.engine.decoder import Decoder
@@ -53,16 +53,19 @@ class WordTask:
     ) -> list[list[Future[Decoded]]]:
         """Futures for each input: one, or one for each sequence that is drawn. `listener` hears input and token."""
         ways = settle(decoding, self.defaults, self.bounds)
-        futures: list[list[Future[Decoded]]] = []
+        jobs = []
         for index, each in enumerate(inputs):
             heard = None if listener is None else partial(listener, index)
-            jobs = [
-                DecodeJob(each.source, each.source_length, tuple(each.prompt), way, heard, deadline=deadline)
-                for way in ways
-            ]
-            for job in jobs:
-                self.engine.submit(job)
-            futures.append([job.future for job in jobs])
+            shared = (each.source, each.source_length, tuple(each.prompt))
+            jobs.append([DecodeJob(*shared, way, heard, deadline=deadline) for way in ways])
+        futures = [[job.future for job in each] for each in jobs]
+        try:
+            for each_job in chain.from_iterable(jobs):
+                self.engine.submit(each_job)
+        except BaseException:  # refused halfway: nobody will wait for the first half
+            for future in chain.from_iterable(futures):
+                future.cancel()
+            raise
         return futures
 
     def pending(
@@ -95,7 +98,6 @@ class WordTask:
                 "decoding.best is for answers that come whole; a stream has one", field="decoding.best", limit=1
             )
         events: Stream[tuple[int, int | None]] = Stream()
-        begun = time.monotonic()
         parts = self.submit(
             inputs, decoding, deadline=deadline, listener=lambda index, token: events.put((index, token))
         )
@@ -114,7 +116,7 @@ class WordTask:
         if not futures:
             events.end()
         texts = [TextStream(self.tokenizer, self.settings) for _ in inputs]
-        return WordStream(self, events, futures, texts, layout, begun)
+        return WordStream(self, events, futures, texts, layout)
 
 
 class Layout(Protocol):
@@ -138,11 +140,9 @@ class WordStream:
         futures: list[Future[Decoded]],
         texts: list[TextStream],
         layout: Layout | None,
-        begun: float,
     ) -> None:
         self._task, self._events, self._futures, self._streams = task, events, futures, texts
         self._layout = layout or _side_by_side
-        self._begun = begun
         self._texts = [""] * len(texts)
         self._complete = [False] * len(texts)
         self._given = ""

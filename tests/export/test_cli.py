@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from export.cli import add_commands
-from tests.export.conftest import Packages
+from tests.conftest import Packages
 from tests.export.test_failures import wrong as wrong  # a fixture
 
 HEADWAITER = Path(sys.executable).with_name("headwaiter")

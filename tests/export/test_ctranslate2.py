@@ -73,21 +73,22 @@ def test_same_as_ctranslate2(name: str, tmp_path: Path) -> None:
     assert package.manifest.languages == {"source": "zh", "target": "en"}
     assert package.manifest.attribution == "By nobody."
 
-    sentences = [*ENGLISH, *OTHERS[:2], "a", " ".join(ENGLISH[:2])]
+    sentences = [*ENGLISH, *OTHERS[:2], "a", " ".join(ENGLISH[:2])[:95]]
     graphs, decoding = Graphs(package), package.manifest.decoding
     assert decoding is not None
     assert package.manifest.preprocessing.text is not None
     tokenizer = Tokenizer.open(package.folder, package.manifest.preprocessing.text)
-    tokens = [tokenizer.encode(sentence)[:POSITIONS] for sentence in sentences]
+    tokens = [tokenizer.encode(sentence) for sentence in sentences]
+    assert 48 < max(map(len, tokens)) <= POSITIONS
     sources = [text_source(graphs, row) for row in tokens]
     got, _ = greedy(graphs, sources, [decoding.start] * len(sources), STEPS)
     vocabulary = json.loads((folder / "shared_vocabulary.json").read_text())
-    assert [[vocabulary[token] for token in row] for row in got.tolist()] == _translated(folder, case, sentences)
+    assert [[vocabulary[token] for token in row] for row in got.tolist()] == _translated(folder, sentences)
 
 
-def _translated(folder: Path, case: Case, sentences: list[str]) -> list[list[str]]:
+def _translated(folder: Path, sentences: list[str]) -> list[list[str]]:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
-    cut = [pieces.encode(text, out_type=str)[: POSITIONS - case.add_source_eos] for text in sentences]
+    cut = [pieces.encode(text, out_type=str) for text in sentences]
     translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
     answers = translator.translate_batch(cut, beam_size=1, max_decoding_length=STEPS, max_input_length=0)
     return [answer.hypotheses[0] for answer in answers]

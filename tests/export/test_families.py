@@ -12,7 +12,7 @@ import torch
 
 from service.package import Manifest, Task, open_package, padded_length, verify
 from tests.checkpoints_kit import CHECKPOINTS, CLASSES, POSITIONS
-from tests.export.conftest import Packages
+from tests.conftest import Packages
 from tests.graphs_kit import Arrays, Graphs, Table, greedy, right_padded, stacked, text_source
 from tests.references_kit import difference, generated, one_pass, original
 

@@ -11,7 +11,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from export.pipeline import Order, export
 from service.package import WEIGHTS, Manifest, Precision, padded_length
-from tests.export.conftest import Packages
+from tests.conftest import Packages
 from tests.graphs_kit import Arrays, Graphs, Table, greedy, stacked, text_source
 from tests.tokenizers_kit import write_marian_tokenizer
 

@@ -1,0 +1,59 @@
+"""A family whose attention has no fused operator: refused, unless asked for, and then said why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
+
+from export.errors import SourceError
+from export.pipeline import Order, export
+from service import open_model
+from tests.checkpoints_kit import save
+from tests.tokenizers_kit import write_bert_tokenizer
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("deberta")
+    config = DebertaV2Config(
+        vocab_size=write_bert_tokenizer(folder),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+        position_buckets=16,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        type_vocab_size=0,
+        position_biased_input=False,
+        num_labels=3,
+    )
+    torch.manual_seed(4)
+    save(DebertaV2ForSequenceClassification(config), folder)
+    return folder
+
+
+def test_it_is_refused_unless_asked_for(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"deberta-v2 comes out unfused .* --allow-unfused"):
+        export(Order(str(checkpoint), out=tmp_path / "models"))
+    assert not (tmp_path / "models").exists()
+
+
+def test_it_says_why_and_answers_the_same_in_any_company(checkpoint: Path, tmp_path: Path) -> None:
+    package = export(Order(str(checkpoint), out=tmp_path / "models", allow_unfused=True))
+    fused = package.manifest.fused
+    assert (fused.attention, fused.fused) == (2, 0)
+    assert fused.because is not None
+    assert "no fused operator" in fused.because
+    texts = ["a table for two", "the bill", "what is the soup of the day, and is there any fish in it?"]
+    with open_model(package.folder, threads=1) as model:
+        together = model.classify(text=texts)
+        for text, labels in zip(texts, together, strict=True):
+            (alone,) = model.classify(text=text)
+            assert [label.score for label in alone] == pytest.approx([label.score for label in labels], abs=1e-6)
