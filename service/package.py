@@ -14,12 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.preprocessing import ImageSettings, TextSettings
 
+
+def _floats_in_a_vector() -> int:
+    """Of the CPU's vector units; eight where the system does not tell."""
+    cpu = Path("/proc/cpuinfo")
+    return 16 if cpu.is_file() and "avx512f" in cpu.read_text(encoding="ascii", errors="replace").split() else 8
+
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
-PADDING = (
-    16  # sequences are padded to a multiple of this: attention then sums in one order, whoever else is in the batch
-)
+PADDING = _floats_in_a_vector()
+"""Sequences are padded to a multiple of this: attention then sums in one order, and an answer does not depend on who
+else is in the batch. Without it, 6 of 32 int8 answers of OPUS-MT moved a little."""
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 Task = Literal["translation", "captioning", "classification", "detection", "policy", "generation"]

@@ -79,7 +79,7 @@ def group_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         width = padded_length(lengths[groups[-1][0]]) if groups else 0
-        if groups and padded_length(lengths[index]) * 2 > width and (len(groups[-1]) + 1) * width <= budget:
+        if groups and padded_length(lengths[index]) * 5 >= width * 4 and (len(groups[-1]) + 1) * width <= budget:
             groups[-1].append(index)
         else:
             groups.append([index])
