@@ -42,6 +42,20 @@ class FixedCache(Cache):
         return len(self.layers)
 
 
+def hidden_states(decoder: Any, tokens: Tensor, scene: Scene, width: int, **given: Tensor) -> Tensor:
+    """What a Hugging Face decoder makes of tokens [rows, steps] over the scene's cache: [rows, steps, width].
+
+    A decoder with cross-attention is handed the states of an encoder all the same; it does not look at them, since
+    their keys and values are in the cache.
+    """
+    if scene.cross:
+        given["encoder_hidden_states"] = scene.cross[0][0].new_zeros(tokens.shape[0], 1, width)
+    hidden: Tensor = decoder(
+        input_ids=tokens, past_key_values=cache_of(scene), use_cache=True, **given
+    ).last_hidden_state
+    return hidden
+
+
 def cache_of(scene: Scene) -> Cache:
     own = PassingCache(scene)
     if not scene.cross:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.attention import Scene
-from export.cache import cache_of
+from export.cache import hidden_states
 from export.decoding import Geometry, heads_of
 from export.family import family
 from export.patching import replaced
@@ -42,15 +42,7 @@ class BartLike(Translator):
         table = decoder.embed_positions.weight
         embedded = functional.embedding(positions + self.position_offset, table)
         with replaced(decoder.embed_positions, "forward", lambda *_, **__: embedded):
-            # the encoder's states themselves are not looked at: their keys and values are in the cache
-            nothing = table.new_zeros(inputs["tokens"].shape[0], 1, self.config.d_model)
-            hidden: Tensor = decoder(
-                input_ids=inputs["tokens"],
-                past_key_values=cache_of(scene),
-                use_cache=True,
-                encoder_hidden_states=nothing,
-            ).last_hidden_state
-        return hidden
+            return hidden_states(decoder, inputs["tokens"], scene, self.config.d_model)
 
     def logits(self, last: Tensor) -> Tensor:
         return functional.linear(last, self.model.lm_head.weight, self.model.final_logits_bias[0])

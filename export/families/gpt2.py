@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.attention import Scene
-from export.cache import cache_of
+from export.cache import hidden_states
 from export.decoding import Geometry
 from export.family import family
 from export.runtime import Arrays
@@ -27,10 +27,9 @@ class Gpt2(WordDecoder):
         return {"room": self.config.n_positions}
 
     def decode(self, inputs: dict[str, Tensor], positions: Tensor, scene: Scene) -> Tensor:
-        hidden: Tensor = self.model.transformer(
-            input_ids=inputs["tokens"], position_ids=positions, past_key_values=cache_of(scene), use_cache=True
-        ).last_hidden_state
-        return hidden
+        return hidden_states(
+            self.model.transformer, inputs["tokens"], scene, self.config.n_embd, position_ids=positions
+        )
 
     def logits(self, last: Tensor) -> Tensor:
         return functional.linear(last, self.model.lm_head.weight)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.attention import Scene
-from export.cache import cache_of
+from export.cache import hidden_states
 from export.decoding import Geometry, heads_of
 from export.family import family
 from export.graph import OPSET
@@ -49,15 +49,8 @@ class T5(Translator):
     def decode(self, inputs: dict[str, Tensor], positions: Tensor, scene: Scene) -> Tensor:
         decoder = self.model.decoder
         bias = self._bias(decoder, _all_places(scene) - positions[:, :, None])
-        nothing = bias.new_zeros(inputs["tokens"].shape[0], 1, self.config.d_model)
         with replaced(_biased(decoder), "compute_bias", lambda *_, **__: bias):
-            hidden: Tensor = decoder(
-                input_ids=inputs["tokens"],
-                past_key_values=cache_of(scene),
-                use_cache=True,
-                encoder_hidden_states=nothing,
-            ).last_hidden_state
-        return hidden
+            return hidden_states(decoder, inputs["tokens"], scene, self.config.d_model)
 
     def logits(self, last: Tensor) -> Tensor:
         if self.config.scale_decoder_outputs:

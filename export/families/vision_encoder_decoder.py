@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.attention import Scene
-from export.cache import cache_of
+from export.cache import hidden_states
 from export.decoding import Geometry, heads_of
 from export.errors import SourceError
 from export.family import family
@@ -55,16 +55,8 @@ class VisionEncoderDecoder(WordDecoder):
         return heads_of(key, attention.head_dim), heads_of(value, attention.head_dim)
 
     def decode(self, inputs: dict[str, Tensor], positions: Tensor, scene: Scene) -> Tensor:
-        decoder = self.model.decoder.transformer
-        nothing = decoder.wte.weight.new_zeros(inputs["tokens"].shape[0], 1, self.config.decoder.n_embd)
-        hidden: Tensor = decoder(
-            input_ids=inputs["tokens"],
-            position_ids=positions,
-            past_key_values=cache_of(scene),
-            use_cache=True,
-            encoder_hidden_states=nothing,
-        ).last_hidden_state
-        return hidden
+        decoder, width = self.model.decoder.transformer, self.config.decoder.n_embd
+        return hidden_states(decoder, inputs["tokens"], scene, width, position_ids=positions)
 
     def logits(self, last: Tensor) -> Tensor:
         return functional.linear(last, self.model.decoder.lm_head.weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from service.tasks.text import Tokenizer
 from tests.graphs_kit import Graphs, greedy, text_source
 
 NAME, STEPS = "opus-mt-zh-en", 64
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 SENTENCES = (Path(__file__).parents[1] / "data/chinese.txt").read_text(encoding="utf-8").splitlines()
 
 
@@ -39,6 +42,15 @@ def test_translates_as_ctranslate2(tmp_path: Path) -> None:
     alone = [eight.translate([sentence])[0] for sentence in SENTENCES]
     assert alone == beside
     assert sum(words == reference for words, reference in zip(beside, together, strict=True)) >= 26
+    _run_the_readme(tmp_path)
+
+
+def _run_the_readme(folder: Path) -> None:
+    """Its Python prints what it says, where `models/` has the int8 package."""
+    code, rest = README.split("```python\n", 1)[1].split("```\n", 1)
+    printed = rest.strip("\n").split("\n\n", 1)[0]
+    finished = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines() == [line.strip() for line in printed.splitlines()]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 
 from service.package import (
     MANIFEST,
+    PADDING,
     Decoding,
     Fused,
     Graph,
@@ -190,6 +191,6 @@ def test_manifest_survives_json() -> None:
         assert Manifest.model_validate_json(manifest.model_dump_json(**options)) == manifest
 
 
-@pytest.mark.parametrize(("length", "padded"), [(1, 16), (16, 16), (17, 32), (512, 512)])
-def test_padded_length(length: int, padded: int) -> None:
-    assert padded_length(length) == padded
+@pytest.mark.parametrize(("length", "vectors"), [(1, 1), (PADDING, 1), (PADDING + 1, 2), (32 * PADDING, 32)])
+def test_padded_length(length: int, vectors: int) -> None:
+    assert padded_length(length) == vectors * PADDING
