@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn, get_args
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from export import report
 from export.errors import ExportError, SourceError
@@ -121,5 +122,5 @@ def _demand(holds: bool, sentence: str) -> None:
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    _errors.print(f"[red]✗[/] {sentence}", soft_wrap=True)
+    _errors.print(Text.assemble(("✗ ", "red"), sentence), soft_wrap=True)  # a sentence may have brackets of its own
     sys.exit(code)

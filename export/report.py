@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from export.menu import Dish
@@ -19,7 +20,7 @@ def show(console: Console, package: Package, seconds: float | None = None) -> No
     facts.add_column(style="dim")
     facts.add_column(overflow="fold")
     for name, text in _facts(package):
-        facts.add_row(name, text)
+        facts.add_row(name, escape(text))
     if seconds is not None:
         facts.add_row("seconds", f"{seconds:.0f}")
     console.print(f"\n[bold]{manifest.name}[/] version {manifest.version}, {manifest.precision}")

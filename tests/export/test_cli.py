@@ -49,6 +49,12 @@ def test_export_shows_what_it_did(tmp_path: Path, checkpoints: Callable[[str], P
     assert "model.onnx is not the file that was packed" in _unwrapped(refused.stderr)
 
 
+def test_brackets_in_a_sentence_are_printed(tmp_path: Path) -> None:
+    refused = _run("inspect", tmp_path / "models" / "[bold]x[/]")
+    assert refused.exit_code == 2
+    assert "[bold]x[/] is not there" in _unwrapped(refused.stderr)
+
+
 def test_inspect_lists_what_falls_back(packages: Packages) -> None:
     result = _run("inspect", packages("gpt2", "int8").package.folder, "--device", "cuda")
     assert result.exit_code == 0, result.output
