@@ -50,6 +50,7 @@ class Decoder(Family):
         return {}
 
     def encode(self, inputs: dict[str, Tensor]) -> Tensor:
+        """The encoder's states; asked for only where there is a source."""
         raise NotImplementedError
 
     def cross(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,18 +20,19 @@ from service.package import Parity, padded_length
 class OnePass(Family):
     """Subclasses say what goes in, what comes out, and how the original is called."""
 
-    def inputs(self) -> dict[str, Port]:
-        raise NotImplementedError
+    @abstractmethod
+    def inputs(self) -> dict[str, Port]: ...
 
-    def outputs(self) -> dict[str, Port]:
-        raise NotImplementedError
+    @abstractmethod
+    def outputs(self) -> dict[str, Port]: ...
 
+    @abstractmethod
     def sample(self, rows: int, length: int, rng: np.random.Generator) -> Arrays:
-        raise NotImplementedError
+        """Made-up inputs for so many rows."""
 
+    @abstractmethod
     def call(self, inputs: dict[str, Tensor], mask: Tensor | None) -> dict[str, Tensor]:
         """The original; `mask` [rows, length] says which tokens are real, where attention is not told in our way."""
-        raise NotImplementedError
 
     def graphs(self) -> list[Graph]:
         return [Graph("model", _Model(self), self.inputs(), self.outputs())]
