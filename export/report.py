@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def show(console: Console, package: Package, seconds: float | None = None) -> No
     for name, text in _facts(package):
         facts.add_row(name, escape(text))
     if seconds is not None:
-        facts.add_row("seconds", f"{seconds:.0f}")
+        facts.add_row("seconds", f"{seconds:.0f}, at most {_peak_memory() / 1e9:.1f} GB of memory")
     console.print(f"\n[bold]{manifest.name}[/] version {manifest.version}, {manifest.precision}")
     console.print(_graphs(package))
     console.print(facts)
@@ -88,6 +89,10 @@ def _parity(parity: Parity) -> str:
 def _loss(loss: Loss) -> str:
     tokens = f", likeliest tokens the same {loss.tokens}" if loss.tokens else ""
     return f"error beside fp32 {loss.logits:.2g}, batched beside alone {loss.batched:.1e}{tokens}"
+
+
+def _peak_memory() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _size(count: int) -> str:
