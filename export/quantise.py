@@ -2,8 +2,7 @@
 
 A scale per row makes an answer independent of its neighbours in the batch, which a scale per tensor does not. Weights
 are unsigned, around 128: for signed ones, kernels of CPUs without VNNI add two products in 16 bits, which overflows
-unless a bit of precision is given up. Measured on OPUS-MT (chrF against fp32): unsigned 99.3, signed with 7 bits 94.6,
-at equal speed.
+unless a bit of precision is given up, and the answers show it.
 """
 
 from __future__ import annotations

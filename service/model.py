@@ -16,6 +16,7 @@ from service.engine.session import Arrays, Session
 from service.engine.worker import Worker
 from service.package import Package, Precision, open_package, verify
 from service.tasks.decoding import Decoding
+from service.tasks.errors import InputError
 from service.tasks.policy import Moment
 from service.tasks.results import Words
 
@@ -48,10 +49,20 @@ class Model:
     def __init__(self, package: Package, engine: Worker[Any]) -> None:
         self.package, self.engine = package, engine
         engine.start()
-        self.warm_up()
+        try:
+            self.warm_up()
+        except BaseException:
+            engine.close(drain=False)
+            raise
 
     def warm_up(self) -> None:
         """One request of no importance: the first one that counts finds everything in memory."""
+
+    def _blank_image(self) -> bytes:
+        """Of the size that the model takes, where it takes only one."""
+        limits, out = self.package.manifest.limits, io.BytesIO()
+        Image.new("RGB", (limits.get("width", 64), limits.get("height", 64))).save(out, "PNG")
+        return out.getvalue()
 
     @property
     def manifest(self) -> Any:
@@ -87,7 +98,7 @@ class TranslationModel(Model):
         return _all(_listed(text), lambda each, field: self.task.translate(each, how, split=split, field=field), "text")
 
     def warm_up(self) -> None:
-        self.translate("warm", max_new_tokens=2)
+        self.translate("warm", max_new_tokens=1, beams=1)
 
     def translate_stream(self, text: str, *, split: bool = True, **decoding: Any) -> Iterable[str]:
         return self.task.translate_stream(text, Decoding(**decoding), split=split)
@@ -105,7 +116,7 @@ class GenerationModel(Model):
         return _all(_listed(prompt), lambda each, field: self.task.generate(each, how, field=field), "prompt")
 
     def warm_up(self) -> None:
-        self.generate("warm", max_new_tokens=2)
+        self.generate("warm", max_new_tokens=1, beams=1)
 
     def generate_stream(self, prompt: str, **decoding: Any) -> Iterable[str]:
         return self.task.generate_stream(prompt, Decoding(**decoding))
@@ -126,7 +137,7 @@ class CaptioningModel(Model):
         return _all(pictures, lambda each, field: self.task.caption(each, how, prompt=prompt, field=field), "image")
 
     def warm_up(self) -> None:
-        self.caption(_BLANK, max_new_tokens=2)
+        self.caption(self._blank_image(), max_new_tokens=1, beams=1)
 
     def caption_stream(self, image: Picture, *, prompt: str = "", **decoding: Any) -> Iterable[str]:
         return self.task.caption_stream(_bytes(image), Decoding(**decoding), prompt=prompt)
@@ -170,6 +181,7 @@ class ClassificationModel(Model):
         threshold: float | None = None,
     ) -> list[tuple[Label, ...]]:
         """Labels for each text (or pair of texts, as a tuple) or image, likeliest first."""
+        from service.tasks.classification import demand_choice
 
         def submit_text(each: tuple[str, ...], field: str) -> Pending[tuple[Label, ...]]:
             return self._pending(self.task.prepare_text(*each, field=field), top_k, threshold)
@@ -177,13 +189,16 @@ class ClassificationModel(Model):
         def submit_image(each: bytes, field: str) -> Pending[tuple[Label, ...]]:
             return self._pending(self.task.prepare_image(each, field=field), top_k, threshold)
 
+        demand_choice(top_k, threshold)
+        if (text is None) == (image is None):
+            raise InputError("text or image is needed, one of the two", field="text")
         if image is None:
             return _all(_texts(text), submit_text, "text")
         return _all([_bytes(each) for each in _listed(image)], submit_image, "image")
 
     def warm_up(self) -> None:
         if self.manifest.preprocessing.text is None:
-            self.classify(image=_BLANK)
+            self.classify(image=self._blank_image())
         else:
             self.classify(text="warm")
 
@@ -204,6 +219,7 @@ class DetectionModel(Model):
         self, image: Picture | Sequence[Picture], *, threshold: float | None = None, max_boxes: int | None = None
     ) -> list[Detected]:
         """Boxes in pixels of each image, likeliest first."""
+        from service.tasks.detection import demand_choice
 
         def submit(data: bytes, field: str) -> Pending[Detected]:
             picture = self.task.prepare_image(data, field=field)
@@ -213,10 +229,11 @@ class DetectionModel(Model):
         def answer(outputs: Arrays, picture: Any) -> Detected:
             return self.task.answer(outputs, picture, threshold=threshold, max_boxes=max_boxes)
 
+        demand_choice(threshold, max_boxes)
         return _all([_bytes(each) for each in _listed(image)], submit, "image")
 
     def warm_up(self) -> None:
-        self.detect(_BLANK)
+        self.detect(self._blank_image())
 
 
 Picture = bytes | str | Path
@@ -228,15 +245,6 @@ _MODELS: dict[str, type[Any]] = {
     "captioning": CaptioningModel,
     "policy": PolicyModel,
 }
-
-
-def _blank() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (64, 64)).save(out, "PNG")
-    return out.getvalue()
-
-
-_BLANK = _blank()
 
 
 def open_model(
@@ -251,7 +259,7 @@ def open_model(
 
 
 def _all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answer]], field: str) -> list[Answer]:
-    """Long ones first: the last rows to finish then leave the least room unused. All are checked before one is run."""
+    """Long ones first: the last rows to finish then leave the least room unused. When one is refused, all are."""
     order = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))  # type: ignore[arg-type]
     pending: dict[int, Pending[Answer]] = {}
     try:

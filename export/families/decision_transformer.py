@@ -12,9 +12,7 @@ from export.graph import Port
 from export.parity import GRID, Differences, ragged_lengths
 from export.rows import Rows
 from export.runtime import Arrays, Runtime
-from service.package import Parity, Policy
-
-RETURN, STATE, ACTION = range(3)
+from service.package import RETURN, STATE, Parity, Policy
 
 
 @family("decision_transformer")

@@ -27,11 +27,16 @@ class Decoder(Worker[DecodeJob]):
         super().__init__(session.package.manifest.name, max_waiting=max_waiting)
         self.session = session
         self.stepper = Stepper(session, rows, room)
-        self.scheduler = Scheduler(rows)
+        self.scheduler = Scheduler()
         self.rows: list[Row] = []  # in use; their slots are 0, 1, 2 …
         self.running: dict[DecodeJob, None] = {}  # in the order in which they joined
         self.meters.rows = rows
         self._longest_source = session.package.manifest.limits.get("source", 0)
+
+    def submit(self, job: DecodeJob) -> None:
+        if job.choosing.beams > self.meters.rows:
+            raise ValueError(f"{job.choosing.beams} beams do not fit {self.meters.rows} rows")
+        super().submit(job)
 
     def is_busy(self) -> bool:
         return bool(self.running or self.waiting)

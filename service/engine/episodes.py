@@ -22,8 +22,8 @@ from service.engine.cache import RowCache
 from service.engine.jobs import Job
 from service.engine.session import Arrays, Session
 from service.engine.worker import Worker
+from service.package import ACTION, RETURN, STATE
 
-RETURN, STATE, ACTION = range(3)
 _TOKENS = 3  # of a step
 
 

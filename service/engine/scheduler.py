@@ -19,8 +19,8 @@ class Scheduler:
     rows are held up for a bounded time at each step. When nothing runs, there is nobody to hold up: all rows may fill.
     """
 
-    def __init__(self, rows: int, places_per_turn: int = _PLACES_PER_TURN) -> None:
-        self.rows, self.places_per_turn = rows, places_per_turn
+    def __init__(self, places_per_turn: int = _PLACES_PER_TURN) -> None:
+        self.places_per_turn = places_per_turn
 
     def choose(self, waiting: deque[DecodeJob], free: int, running: int) -> list[DecodeJob]:
         """Takes those who join now out of the line."""

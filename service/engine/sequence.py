@@ -93,8 +93,8 @@ class DecodeJob(Job[Decoded]):
     @property
     def top(self) -> int:
         """How many of the likeliest tokens the step must give."""
-        wanted = self.search.candidates + len(self.choosing.never)
-        return max(wanted, self.choosing.sampling.top_k if self.choosing.sampling else 0)
+        drawn_from = self.choosing.sampling.top_k if self.choosing.sampling else 0
+        return max(self.search.candidates, drawn_from) + len(self.choosing.never)
 
 
 @dataclass(slots=True)
@@ -164,6 +164,6 @@ def _from_all(
     scores[list(how.never)] = -np.inf
     if how.beams == 1:
         scores = log_softmax(scores)
-    kept = np.arange(len(scores)) if count is None else np.argpartition(-scores, count)[:count]
+    kept = np.arange(len(scores)) if count is None else np.argpartition(-scores, min(count, len(scores) - 1))[:count]
     order = kept[np.argsort(-scores[kept], kind="stable")]
     return order, scores[order]

@@ -59,6 +59,7 @@ def settle(wanted: Decoding, defaults: Defaults, bounds: Bounds) -> list[Choosin
             field="decoding.best",
             limit=most,
         )
+    _check("beams", value["beams"], bounds)  # the model's own may be more than there are rows
     choosing = Choosing(
         max_new_tokens=min(value["max_new_tokens"], bounds.new_tokens),
         stop=frozenset(defaults.stop),

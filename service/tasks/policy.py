@@ -11,8 +11,8 @@ from typing import Self
 import numpy as np
 
 from service.engine.episodes import CloseJob, Episodes, OpenJob, PolicyStep, Row, StepJob
-from service.engine.sampling import log_softmax
 from service.package import Policy
+from service.tasks.classification import softmax
 from service.tasks.errors import InputError
 
 
@@ -70,7 +70,7 @@ class Policies:
     def action(self, answer: np.ndarray, rng: np.random.Generator | None = None) -> Action:
         if self.policy.actions == "continuous":
             return Action(continuous=tuple(float(value) for value in answer))
-        chances = np.exp(log_softmax(answer))
+        chances = softmax(answer)
         chosen = int(answer.argmax()) if rng is None else int(rng.choice(len(chances), p=chances / chances.sum()))
         return Action(discrete=chosen, scores=tuple(float(chance) for chance in chances))
 

@@ -20,6 +20,8 @@ from service.tasks.results import Hypothesis, Timing, Usage, Words
 from service.tasks.streaming import TextStream
 from service.tasks.text import Tokenizer
 
+_MOST_BEAMS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -39,7 +41,7 @@ class WordTask:
         assert manifest.preprocessing.text is not None
         self.defaults, self.settings = manifest.decoding, manifest.preprocessing.text
         self.tokenizer = Tokenizer.open(package.folder, self.settings)
-        self.bounds = Bounds(new_tokens=new_tokens)
+        self.bounds = Bounds(new_tokens=new_tokens, beams=min(_MOST_BEAMS, rows))
         self.room = room
         self.engine = Decoder(session, rows=rows, room=room)
 

@@ -239,13 +239,21 @@ def test_the_first_in_line_is_never_overtaken(beams: list[int], lengths: list[in
     choosing = Choosing(max_new_tokens=4, stop=frozenset())
     line = [DecodeJob({}, n, (1,), replace(choosing, beams=b)) for b, n in zip(beams, lengths, strict=False)]
     waiting = deque(line)
-    chosen = Scheduler(rows=12).choose(waiting, free, running)
+    chosen = Scheduler().choose(waiting, free, running)
     assert [*chosen, *waiting] == line
     assert sum(each.choosing.beams for each in chosen) <= free
     if line and line[0].choosing.beams <= free:
         assert chosen
     if not running and waiting:
         assert sum(each.choosing.beams for each in chosen) + waiting[0].choosing.beams > free
+
+
+@pytest.mark.parametrize("how", [{"beams": 3}, {"sampling": Sampling(top_k=5)}, {}])
+def test_tokens_that_never_come_do_not_take_the_place_of_others(how: dict[str, Any]) -> None:
+    stop = frozenset({0})
+    free = DecodeJob({}, 0, (1,), Choosing(9, stop, **how))
+    barred = DecodeJob({}, 0, (1,), Choosing(9, stop, never=(3, 4), **how))
+    assert barred.top == free.top + 2
 
 
 def test_a_bad_token_fails_its_own_request_only(packages: Packages) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,3 +202,27 @@ def test_a_picture_that_is_none(captioner: CaptioningModel) -> None:
     with pytest.raises(InputError, match=r"image\[1\]"):
         captioner.caption([picture(), b"not an image"])
     assert captioner.caption(picture())[0].text
+
+
+def test_the_smallest_limits_can_be_opened(packages: Packages) -> None:
+    with open_model(packages("marian", "fp32").package.folder, threads=1, rows=1, new_tokens=1) as model:
+        assert model.translate("The kitchen is open.", beams=1)[0].usage.output_tokens == 1
+        with pytest.raises(InputError, match="decoding.beams is 2; the limit is 1"):
+            model.translate("The kitchen is open.", beams=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({}, "text or image is needed, one of the two"),
+        ({"text": "a", "image": b"b"}, "text or image is needed, one of the two"),
+        ({"text": "a", "top_k": 0}, "top_k is 0; it must be at least 1"),
+    ],
+)
+def test_what_a_classifier_cannot_be_asked(packages: Packages, asked: dict[str, Any], message: str) -> None:
+    with open_model(packages("bert", "fp32").package.folder, threads=1) as model:
+        ran = model.meters["row_steps"]
+        with pytest.raises(InputError) as error:
+            model.classify(**asked)
+        assert str(error.value) == message
+        assert model.meters["row_steps"] == ran
