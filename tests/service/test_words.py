@@ -207,7 +207,7 @@ def test_a_picture_that_is_none(captioner: CaptioningModel) -> None:
 def test_the_smallest_limits_can_be_opened(packages: Packages) -> None:
     with open_model(packages("marian", "fp32").package.folder, threads=1, rows=1, new_tokens=1) as model:
         assert model.translate("The kitchen is open.", beams=1)[0].usage.output_tokens == 1
-        with pytest.raises(InputError, match="decoding.beams is 2; the limit is 1"):
+        with pytest.raises(InputError, match=r"decoding\.beams is 2; the limit is 1"):
             model.translate("The kitchen is open.", beams=2)
 
 
