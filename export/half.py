@@ -8,7 +8,8 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from export.optimise import add_constant, array, constant, remove_unused
+from export.constants import add_constant, array, constant
+from export.optimise import remove_unused
 
 _FULL, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 _IN_FULL = {"CumSum", "Cos", "Exp", "Log", "Pow", "Range", "Sin"}

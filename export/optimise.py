@@ -8,11 +8,16 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from export.constants import add_constant, array, constant
+from export.projections import pack_projections
+
 
 def optimise(model: ir.Model) -> None:
     """Wants the shapes that the trace left on the values; forgets them, as some are stand-ins for run-time values."""
     graph = model.graph
     _drop_round_trips(graph)
+    _fold_selections(graph)
+    pack_projections(graph)
     _clean(model)
     _shorten_names(graph)
     _forget(model)
@@ -27,24 +32,6 @@ def fold_transposes(graph: ir.Graph) -> None:
         folded = np.ascontiguousarray(np.transpose(array(weight), node.attributes["perm"].as_ints()))
         value = add_constant(graph, f"{weight.name}.transposed", folded)
         ir.convenience.replace_all_uses_with(node.outputs[0], value)
-
-
-def constant(value: ir.Value | None) -> ir.Value | None:
-    return value if value is not None and value.is_initializer() else None
-
-
-def array(value: ir.Value) -> np.ndarray:
-    assert value.const_value is not None
-    return np.asarray(value.const_value.numpy())
-
-
-def add_constant(graph: ir.Graph, name: str, content: np.ndarray) -> ir.Value:
-    if name in graph.initializers:
-        return graph.initializers[name]
-    value = ir.Value(name=name, const_value=ir.tensor(content, name=name))
-    value.dtype, value.shape = ir.DataType.from_numpy(content.dtype), ir.Shape(content.shape)
-    graph.register_initializer(value)
-    return value
 
 
 def remove_unused(model: ir.Model) -> None:
@@ -68,6 +55,17 @@ def _drop_round_trips(graph: ir.Graph) -> None:
             if source is not None and _same_shape(source, node.outputs[0]):
                 ir.convenience.replace_all_uses_with(node.outputs[0], source, replace_graph_outputs=True)
                 break
+
+
+def _fold_selections(graph: ir.Graph) -> None:
+    """A fixed row of a constant, such as the bias of the vocabulary, is a constant itself."""
+    for node in _nodes(graph, "Gather"):
+        table, index = (constant(value) for value in node.inputs)
+        if table is not None and index is not None:
+            axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+            chosen = np.ascontiguousarray(np.take(array(table), array(index), axis=axis))
+            value = add_constant(graph, f"{table.name}.{node.outputs[0].name}", chosen)
+            ir.convenience.replace_all_uses_with(node.outputs[0], value)
 
 
 def _same_shape(first: ir.Value, second: ir.Value) -> bool:

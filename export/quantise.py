@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from export.optimise import add_constant, array, constant, remove_unused
+from export.constants import add_constant, array, constant
+from export.optimise import remove_unused
 
 _LIMIT = 127
 _MIDDLE = 128

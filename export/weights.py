@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from safetensors.numpy import save_file
 
-from export.optimise import array
+from export.constants import array
 from service.package import WEIGHTS
 
 _INLINE_BYTES = 512  # shapes, axes and scalars stay in the graph

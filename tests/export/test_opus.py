@@ -16,6 +16,7 @@ import sentencepiece
 from export.errors import SourceError
 from export.menu import fetch, menu
 from export.pipeline import Order, export
+from loadtest.served import serving
 from service.package import Package, Precision
 from service.tasks.text import Tokenizer
 from tests.graphs_kit import Graphs, greedy, text_source
@@ -46,9 +47,23 @@ def test_translates_as_ctranslate2(tmp_path: Path) -> None:
 
 
 def _run_the_readme(folder: Path) -> None:
-    """Its Python prints what it says, where `models/` has the int8 package."""
-    code, rest = README.split("```python\n", 1)[1].split("```\n", 1)
-    printed = rest.strip("\n").split("\n\n", 1)[0]
+    """Its Python prints what it says, where `models/` has the int8 package: in process, then as a client."""
+    _run(_code_with("open_model"), folder)
+    with serving(folder, {NAME: {"path": "models/" + NAME, "precision": "int8"}}) as service:
+        _run(_code_with("service.client"), folder, ("localhost:9000", service.grpc))
+
+
+def _code_with(word: str) -> tuple[str, str]:
+    """A block of Python in the README, and what stands under it."""
+    blocks = [block.split("```\n", 1) for block in README.split("```python\n")[1:]]
+    ((code, rest),) = [block for block in blocks if word in block[0]]
+    return code, rest.strip("\n").split("\n\n", 1)[0]
+
+
+def _run(block: tuple[str, str], folder: Path, *changes: tuple[str, str]) -> None:
+    code, printed = block
+    for old, new in changes:
+        code = code.replace(old, new)
     finished = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     assert finished.stdout.splitlines() == [line.strip() for line in printed.splitlines()]
 
