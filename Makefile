@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup test test-fast lint format serve bench clean
+.PHONY: help setup test test-fast lint format protos serve bench clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -29,15 +29,21 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-serve: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## export the default models; serving them is being built
-	@echo 'The default models are exported: $(BIN)/headwaiter inspect models/opus-mt-zh-en'
-	@echo 'Serving them over gRPC and HTTP is the next part to be built; nothing is listening yet.'
+protos: $(READY) ## the Python stubs of the .proto files
+	$(BIN)/python protos/generate.py
+
+serve: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## from nothing to serving: exports the default models once, then answers
+	$(BIN)/headwaiter serve deploy/serve.yaml
 
 models/%/1/int8/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $* --precision int8
 
-bench: $(READY) models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-en/1/fp32/manifest.json ## the engine beside its peers; results in loadtest/results
+bench: .venv/.bench models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-en/1/fp32/manifest.json ## the engine beside its peers, 20 minutes; results in loadtest/results
 	$(BIN)/python -m loadtest.engine
+
+.venv/.bench: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
 
 models/%/1/fp32/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $*
