@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -14,18 +16,19 @@ from PIL import Image
 from service.engine.futures import Pending
 from service.engine.session import Arrays, Session
 from service.engine.worker import Worker
-from service.package import Package, Precision, open_package, verify
+from service.package import Manifest, Package, Precision, open_package, verify
 from service.tasks.decoding import Decoding
 from service.tasks.errors import InputError
 from service.tasks.policy import Moment
 from service.tasks.results import Words
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from service.engine.batcher import PassAnswer
+    from service.engine.batcher import Batcher
     from service.tasks.classification import Label
     from service.tasks.detection import Detected
+    from service.tasks.onepass import Accounted
+
+    Labelled = Pending[Accounted[tuple[Label, ...]]]
 
 Answer = TypeVar("Answer")
 Inputs = TypeVar("Inputs")
@@ -38,9 +41,15 @@ class Options:
     device: str = "auto"
     threads: int | None = None  # else as many as this process may use
     rows: int = 64  # sequences decoded at once, or episodes open at once
+    beams: int = 8  # of one sequence
     new_tokens: int = 256
     text: int = 20_000  # characters
     pixels: int = 32_000_000
+
+    @property
+    def words(self) -> dict[str, int]:
+        """What concerns models that write."""
+        return {"rows": self.rows, "beams": self.beams, "new_tokens": self.new_tokens, "text": self.text}
 
 
 class Model:
@@ -65,7 +74,7 @@ class Model:
         return out.getvalue()
 
     @property
-    def manifest(self) -> Any:
+    def manifest(self) -> Manifest:
         return self.package.manifest
 
     @property
@@ -89,7 +98,7 @@ class TranslationModel(Model):
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.tasks.translation import Translation
 
-        self.task = Translation(package, session, rows=options.rows, new_tokens=options.new_tokens, text=options.text)
+        self.task = Translation(package, session, **options.words)
         super().__init__(package, self.task.engine)
 
     def translate(self, text: str | Sequence[str], *, split: bool = True, **decoding: Any) -> list[Words]:
@@ -108,7 +117,7 @@ class GenerationModel(Model):
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.tasks.generation import Generation
 
-        self.task = Generation(package, session, rows=options.rows, new_tokens=options.new_tokens, text=options.text)
+        self.task = Generation(package, session, **options.words)
         super().__init__(package, self.task.engine)
 
     def generate(self, prompt: str | Sequence[str], **decoding: Any) -> list[Words]:
@@ -126,9 +135,7 @@ class CaptioningModel(Model):
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.tasks.captioning import Captioning
 
-        self.task = Captioning(
-            package, session, rows=options.rows, new_tokens=options.new_tokens, text=options.text, pixels=options.pixels
-        )
+        self.task = Captioning(package, session, **options.words, pixels=options.pixels)
         super().__init__(package, self.task.engine)
 
     def caption(self, image: Picture | Sequence[Picture], *, prompt: str = "", **decoding: Any) -> list[Words]:
@@ -161,10 +168,12 @@ class PolicyModel(Model):
         self.act([Moment([0.0] * self.task.policy.state_size)], 0.0)
 
     def episode(self, target_return: float, *, greedy: bool = True, seed: int | None = None) -> Any:
-        return self.task.begin(target_return, greedy=greedy, seed=seed)
+        return self.task.begin(target_return, greedy=greedy, seed=seed).result()
 
 
 class ClassificationModel(Model):
+    engine: Batcher
+
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.engine.batcher import Batcher
         from service.tasks.classification import Classification
@@ -183,18 +192,30 @@ class ClassificationModel(Model):
         """Labels for each text (or pair of texts, as a tuple) or image, likeliest first."""
         from service.tasks.classification import demand_choice
 
-        def submit_text(each: tuple[str, ...], field: str) -> Pending[tuple[Label, ...]]:
-            return self._pending(self.task.prepare_text(*each, field=field), top_k, threshold)
-
-        def submit_image(each: bytes, field: str) -> Pending[tuple[Label, ...]]:
-            return self._pending(self.task.prepare_image(each, field=field), top_k, threshold)
-
         demand_choice(top_k, threshold)
         if (text is None) == (image is None):
             raise InputError("text or image is needed, one of the two", field="text")
         if image is None:
-            return _all(_texts(text), submit_text, "text")
-        return _all([_bytes(each) for each in _listed(image)], submit_image, "image")
+            found = _all(
+                _texts(text),
+                lambda each, field: self.submit_text(*each, top_k=top_k, threshold=threshold, field=field),
+                "text",
+            )
+        else:
+            found = _all(
+                [_bytes(each) for each in _listed(image)],
+                lambda each, field: self.submit_image(each, top_k=top_k, threshold=threshold, field=field),
+                "image",
+            )
+        return [each.answer for each in found]
+
+    def submit_text(self, text: str, pair: str | None = None, *, field: str = "text", **how: Any) -> Labelled:
+        begun = time.monotonic()
+        return self._submit(self.task.prepare_text(text, pair, field=field), begun, **how)
+
+    def submit_image(self, image: bytes, *, field: str = "image", **how: Any) -> Labelled:
+        begun = time.monotonic()
+        return self._submit(self.task.prepare_image(image, field=field), begun, **how)
 
     def warm_up(self) -> None:
         if self.manifest.preprocessing.text is None:
@@ -202,12 +223,24 @@ class ClassificationModel(Model):
         else:
             self.classify(text="warm")
 
-    def _pending(self, arrays: Arrays, top_k: int | None, threshold: float | None) -> Pending[tuple[Label, ...]]:
-        future = _submitted(self.engine, arrays)
-        return Pending([future], lambda found: self.task.answer(found[0].outputs, top_k=top_k, threshold=threshold))
+    def _submit(
+        self,
+        arrays: Arrays,
+        begun: float,
+        *,
+        top_k: int | None = None,
+        threshold: float | None = None,
+        deadline: float | None = None,
+    ) -> Labelled:
+        from service.tasks.onepass import submit
+
+        finish = partial(self.task.answer, top_k=top_k, threshold=threshold)
+        return submit(self.engine, arrays, finish, begun=begun, deadline=deadline)
 
 
 class DetectionModel(Model):
+    engine: Batcher
+
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.engine.batcher import Batcher
         from service.tasks.detection import Detection
@@ -221,16 +254,29 @@ class DetectionModel(Model):
         """Boxes in pixels of each image, likeliest first."""
         from service.tasks.detection import demand_choice
 
-        def submit(data: bytes, field: str) -> Pending[Detected]:
-            picture = self.task.prepare_image(data, field=field)
-            future = _submitted(self.engine, {"pixels": picture.pixels})
-            return Pending([future], lambda found: answer(found[0].outputs, picture))
-
-        def answer(outputs: Arrays, picture: Any) -> Detected:
-            return self.task.answer(outputs, picture, threshold=threshold, max_boxes=max_boxes)
-
         demand_choice(threshold, max_boxes)
-        return _all([_bytes(each) for each in _listed(image)], submit, "image")
+        found = _all(
+            [_bytes(each) for each in _listed(image)],
+            lambda each, field: self.submit_image(each, threshold=threshold, max_boxes=max_boxes, field=field),
+            "image",
+        )
+        return [each.answer for each in found]
+
+    def submit_image(
+        self,
+        image: bytes,
+        *,
+        threshold: float | None = None,
+        max_boxes: int | None = None,
+        deadline: float | None = None,
+        field: str = "image",
+    ) -> Pending[Accounted[Detected]]:
+        from service.tasks.onepass import submit
+
+        begun = time.monotonic()
+        picture = self.task.prepare_image(image, field=field)
+        finish = partial(self.task.answer, picture=picture, threshold=threshold, max_boxes=max_boxes)
+        return submit(self.engine, {"pixels": picture.pixels}, finish, begun=begun, deadline=deadline)
 
     def warm_up(self) -> None:
         self.detect(self._blank_image())
@@ -251,9 +297,11 @@ def open_model(
     path: str | Path, *, version: str | None = None, precision: Precision | None = None, **options: Any
 ) -> Any:
     """The model at `models/NAME`, verified and warmed up. Its verbs are those of its task."""
-    package = open_package(path, version=version, precision=precision)
+    return open_with(open_package(path, version=version, precision=precision), Options(**options))
+
+
+def open_with(package: Package, chosen: Options) -> Any:
     verify(package)
-    chosen = Options(**options)
     session = Session(package, device=chosen.device, threads=chosen.threads)
     return _MODELS[package.manifest.task](package, session, chosen)
 
@@ -270,14 +318,6 @@ def _all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answe
         for each in pending.values():
             each.cancel()
         raise
-
-
-def _submitted(engine: Worker[Any], arrays: Arrays) -> Future[PassAnswer]:
-    from service.engine.batcher import PassJob
-
-    job = PassJob(arrays)
-    engine.submit(job)
-    return job.future
 
 
 def _texts(text: Any) -> list[tuple[str, ...]]:

@@ -1,10 +1,13 @@
-"""Small image processors in Hugging Face form."""
+"""Small image processors in Hugging Face form, and small pictures."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from transformers import (
     DeiTImageProcessorPil,
     DetrImageProcessorPil,
@@ -26,3 +29,11 @@ def write_image_processor(folder: Path, kind: str, **changes: Any) -> None:
     """Writes `preprocessor_config.json` for one of `IMAGE_PROCESSORS`; `changes` are settings of the processor."""
     processor, settings = _KINDS[kind]
     processor(**settings | changes).save_pretrained(folder)
+
+
+def noise(width: int, height: int, **options: Any) -> bytes:
+    """A PNG of this size, the same for the same width."""
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", **options)
+    return file.getvalue()

@@ -102,6 +102,12 @@ class Batcher(Worker[PassJob]):
     def is_busy(self) -> bool:
         return bool(self.waiting)
 
+    def work_of(self, job: PassJob) -> float:
+        return job.extent.places
+
+    def usual_work(self) -> float:
+        return self.meters.places / max(self.meters.row_steps, 1)
+
     def abandon(self) -> list[PassJob]:
         jobs, self._running = self._running, []
         return jobs
@@ -161,6 +167,7 @@ class Batcher(Worker[PassJob]):
 
     def _count(self, jobs: Sequence[PassJob], seconds: float) -> None:
         places = len(jobs) * max(job.extent.places for job in jobs)
+        self.did(sum(job.extent.places for job in jobs))
         self.meters.steps += 1
         self.meters.row_steps += len(jobs)
         self.meters.places += places

@@ -18,6 +18,8 @@ from service.package import padded_length
 
 _ENCODE_BUDGET = 1024  # padded places in one call of the encoder
 _IMAGES = 8
+_FIRST_GUESS = 32  # steps of a sequence
+_MEMORY = 0.95  # of the usual number of steps, for each sequence that ends
 
 
 class Decoder(Worker[DecodeJob]):
@@ -31,6 +33,7 @@ class Decoder(Worker[DecodeJob]):
         self.rows: list[Row] = []  # in use; their slots are 0, 1, 2 …
         self.running: dict[DecodeJob, None] = {}  # in the order in which they joined
         self.meters.rows = rows
+        self._usual_steps = float(_FIRST_GUESS)
         self._longest_source = session.package.manifest.limits.get("source", 0)
 
     def submit(self, job: DecodeJob) -> None:
@@ -40,6 +43,15 @@ class Decoder(Worker[DecodeJob]):
 
     def is_busy(self) -> bool:
         return bool(self.running or self.waiting)
+
+    def work_of(self, job: DecodeJob) -> float:
+        return job.choosing.beams * min(self._usual_steps, job.choosing.max_new_tokens)
+
+    def usual_work(self) -> float:
+        return self._usual_steps
+
+    def room(self) -> int:
+        return self.meters.rows - len(self.rows)
 
     def abandon(self) -> list[DecodeJob]:
         return list(self.running)
@@ -116,6 +128,7 @@ class Decoder(Worker[DecodeJob]):
             return None
         self.meters.steps += 1
         self.meters.row_steps += len(self.rows)
+        self.did(len(self.rows))
         self.meters.rows_in_use = len(self.rows)
         self.meters.decode_seconds += time.monotonic() - begun
         return top
@@ -123,11 +136,17 @@ class Decoder(Worker[DecodeJob]):
     def _choose(self, top: Arrays) -> None:
         for row in self.rows:
             row.position += 1
+        broken = []
         for job in self.running:
-            if isinstance(job.search, Single):
-                self._choose_one(job, job.search, top)
-            else:
-                self._choose_beam(job, job.search, top)
+            try:
+                if isinstance(job.search, Single):
+                    self._choose_one(job, job.search, top)
+                else:
+                    self._choose_beam(job, job.search, top)
+            except Exception as error:  # it concerns this sequence alone
+                broken.append((job, error))
+        for job, why in broken:  # only now: rows move when others leave, and the scores are by row
+            self._fail([job], why)
         for job in [job for job in self.running if job.search.done]:
             self._finish(job)
 
@@ -172,6 +191,7 @@ class Decoder(Worker[DecodeJob]):
         best = job.search.best(job.choosing.best)
         hypotheses = tuple(Hypothesis(_without_end(h.tokens, job.choosing.stop), h.score) for h in best)
         produced = sum(len(h.tokens) for h in best)
+        self._usual_steps = _MEMORY * self._usual_steps + (1 - _MEMORY) * (produced / len(best))
         self.meters.finished += 1
         self.meters.output_tokens += produced
         self._release(job)

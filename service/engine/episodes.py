@@ -103,6 +103,9 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
     def is_busy(self) -> bool:
         return bool(self.waiting)
 
+    def work_of(self, job: Job) -> float:  # type: ignore[type-arg]
+        return len(job.steps) if isinstance(job, StepJob) and job.row is None else 1.0
+
     def abandon(self) -> list[Job]:  # type: ignore[type-arg]
         for row in self.open:
             row.gone = "the model was closed"
@@ -248,6 +251,7 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         if job.row is not None:
             job.row.used = time.monotonic()
             self.used.move_to_end(id(job.row))
+        self.did(self.work_of(job))
         self.meters.finished += 1
         job.succeed(answer.copy())
 

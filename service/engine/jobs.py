@@ -14,6 +14,10 @@ Answer = TypeVar("Answer")
 class QueueFullError(Exception):
     """More is waiting than the engine was told to hold; later there may be room."""
 
+    def __init__(self, sentence: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(sentence)
+        self.retry_after = retry_after  # seconds
+
 
 class DeadlineError(TimeoutError):
     """The time that the caller gave is over."""

@@ -6,11 +6,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from service.engine.jobs import ClosedError, Job, QueueFullError
 from service.engine.meters import Meters
+from service.engine.pace import Pace
 
 J = TypeVar("J", bound=Job[Any])
 _CLOSED = "the model was closed before the answer was ready"
@@ -26,6 +28,10 @@ class Worker(ABC, Generic[J]):
         self._inbox: SimpleQueue[J | None] = SimpleQueue()
         self._closing = False
         self._drains = True
+        self._pace = Pace()
+        self._line = 0.0  # work that is waiting and cannot start at the next turn
+        self._room = 0  # for those who are not in line yet
+        self._did = 0.0
         self._thread = threading.Thread(target=self._work, name=f"engine {name}", daemon=True)
 
     def start(self) -> None:
@@ -52,6 +58,28 @@ class Worker(ABC, Generic[J]):
         self._inbox.put(None)
         self._thread.join()
 
+    def estimated_wait(self) -> float | None:
+        """Seconds until a job that came now would start, from the work in line and the pace of late. None as long as
+        there has not been a line for long enough to know."""
+        unseen = max(0, self._inbox.qsize() - self._room)
+        work = self._line + unseen * self.usual_work()
+        return self._pace.seconds_for(work) if work else 0.0
+
+    def room(self) -> int:
+        """How many more could start at the next turn."""
+        return 0
+
+    @abstractmethod
+    def work_of(self, job: J) -> float:
+        """How much a job will take, in the unit in which `did` counts."""
+
+    def usual_work(self) -> float:
+        """Of a job that has not been looked at."""
+        return 1.0
+
+    def did(self, work: float) -> None:
+        self._did += work
+
     @abstractmethod
     def turn(self) -> None:
         """One bounded piece of work on what is waiting and running."""
@@ -67,12 +95,18 @@ class Worker(ABC, Generic[J]):
     def _work(self) -> None:
         try:
             while self._intake():
-                self.turn()
+                self._timed_turn()
         finally:
             self._closing = True
             for job in self.abandon():
                 job.fail(ClosedError(_CLOSED))
             self._refuse_left()
+
+    def _timed_turn(self) -> None:
+        begun, self._did = time.monotonic(), 0.0
+        self.turn()
+        if self._line:  # with room left, an engine works slower than it could
+            self._pace.note(self._did, time.monotonic() - begun)
 
     def _intake(self) -> bool:
         """Takes what has come; waits for something while there is nothing to do. False ends the thread."""
@@ -109,3 +143,6 @@ class Worker(ABC, Generic[J]):
             self.meters.cancelled += len(self.waiting) - len(alive)
             self.waiting = deque(alive)
         self.meters.waiting = len(self.waiting)
+        room = self.room()
+        self._line = sum(map(self.work_of, islice(self.waiting, room, None)))
+        self._room = max(0, room - len(self.waiting))

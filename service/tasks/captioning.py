@@ -15,11 +15,11 @@ from service.tasks.words import Input, WordStream, WordTask, check_length
 
 class Captioning(WordTask):
     def __init__(
-        self, package: Package, session: Session, *, rows: int, new_tokens: int, text: int, pixels: int
+        self, package: Package, session: Session, *, rows: int, beams: int, new_tokens: int, text: int, pixels: int
     ) -> None:
         manifest = package.manifest
         room = manifest.limits["room"]
-        super().__init__(package, session, rows=rows, new_tokens=min(new_tokens, room - 1), room=room)
+        super().__init__(package, session, rows=rows, beams=beams, new_tokens=min(new_tokens, room - 1), room=room)
         assert manifest.preprocessing.image is not None
         self.images = ImageReader(manifest.preprocessing.image, manifest, pixels)
         self.longest_text = text

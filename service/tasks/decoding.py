@@ -37,7 +37,12 @@ class Bounds:
 
 
 _AT_LEAST = {"max_new_tokens": 1, "beams": 1, "best": 1, "top_k": 0, "seed": 0, "no_repeat_ngram_size": 0}
-_ABOVE = {"temperature": 0.0, "top_p": 0.0, "repetition_penalty": 0.0}
+_ABOVE = {"top_p": 0.0}
+_BETWEEN = {  # beyond these, powers and quotients of floats overflow
+    "length_penalty": (-10.0, 10.0),
+    "repetition_penalty": (0.01, 100.0),
+    "temperature": (0.001, 1000.0),
+}
 
 
 def settle(wanted: Decoding, defaults: Defaults, bounds: Bounds) -> list[Choosing]:
@@ -91,5 +96,12 @@ def _check(name: str, given: float, bounds: Bounds) -> None:
         )
     if name in _ABOVE and given <= _ABOVE[name]:
         raise InputError(f"{field} is {given}; it has to be above {_ABOVE[name]:g}", field=field, limit=_ABOVE[name])
+    if name in _BETWEEN and not _BETWEEN[name][0] <= given <= _BETWEEN[name][1]:
+        least, top = _BETWEEN[name]
+        raise InputError(
+            f"{field} is {given:g}; it has to be from {least:g} to {top:g}",
+            field=field,
+            limit=least if given < least else top,
+        )
     if name in most and given > most[name]:
         raise InputError(f"{field} is {given:,}; the limit is {most[name]:,}", field=field, limit=most[name])

@@ -14,9 +14,11 @@ from service.tasks.words import Input, WordStream, WordTask, check_length
 
 
 class Generation(WordTask):
-    def __init__(self, package: Package, session: Session, *, rows: int, new_tokens: int, text: int) -> None:
+    def __init__(
+        self, package: Package, session: Session, *, rows: int, beams: int, new_tokens: int, text: int
+    ) -> None:
         room = package.manifest.limits["room"]
-        super().__init__(package, session, rows=rows, new_tokens=min(new_tokens, room - 1), room=room)
+        super().__init__(package, session, rows=rows, beams=beams, new_tokens=min(new_tokens, room - 1), room=room)
         self.longest_text = text
 
     def generate(

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 
 from service.engine.episodes import CloseJob, Episodes, OpenJob, PolicyStep, Row, StepJob
+from service.engine.futures import Pending
 from service.package import Policy
 from service.tasks.classification import softmax
 from service.tasks.errors import InputError
@@ -32,6 +33,11 @@ class Moment:
     state: Sequence[float]
     action: int | Sequence[float] | None = None
     reward: float | None = None
+
+
+def demand_seed(seed: int | None) -> None:
+    if seed is not None and seed < 0:
+        raise InputError(f"seed is {seed}; it must be at least 0", field="seed", limit=0)
 
 
 class Policies:
@@ -61,11 +67,12 @@ class Policies:
         self.engine.submit(job)
         return job.future
 
-    def begin(self, target_return: float, *, greedy: bool = True, seed: int | None = None) -> Episode:
+    def begin(self, target_return: float, *, greedy: bool = True, seed: int | None = None) -> Pending[Episode]:
         to_go = self._number(target_return, "target_return")
+        demand_seed(seed)
         job = OpenJob()
         self.engine.submit(job)
-        return Episode(self, job.future.result(), to_go, greedy, seed)
+        return Pending([job.future], lambda rows: Episode(self, rows[0], to_go, greedy, seed))
 
     def action(self, answer: np.ndarray, rng: np.random.Generator | None = None) -> Action:
         if self.policy.actions == "continuous":
@@ -148,10 +155,20 @@ class Episode:
         self._last = self._policies.action(values, self._rng)
         return self._last
 
+    def did(self, action: int | Sequence[float]) -> None:
+        """What was done at the last step, where it is known before the next."""
+        taken = self._policies._action(action, "action")
+        discrete = isinstance(action, int)
+        self._last = Action(discrete=action) if discrete else Action(continuous=tuple(taken.tolist()))  # type: ignore[arg-type]
+
     def close(self) -> None:
+        self.leave().result()
+
+    def leave(self) -> Future[None]:
+        """Gives the row back; nobody has to wait for it."""
         job = CloseJob(self._row)
         self._policies.engine.submit(job)
-        job.future.result()
+        return job.future
 
     def __enter__(self) -> Self:
         return self

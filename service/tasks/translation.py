@@ -21,10 +21,12 @@ _LONGEST_SENTENCE = 512  # tokens; models are trained on sentences, whatever the
 
 
 class Translation(WordTask):
-    def __init__(self, package: Package, session: Session, *, rows: int, new_tokens: int, text: int) -> None:
+    def __init__(
+        self, package: Package, session: Session, *, rows: int, beams: int, new_tokens: int, text: int
+    ) -> None:
         limits = package.manifest.limits
         room = room_for(limits["room"], 2, new_tokens)
-        super().__init__(package, session, rows=rows, new_tokens=min(new_tokens, room - 1), room=room)
+        super().__init__(package, session, rows=rows, beams=beams, new_tokens=min(new_tokens, room - 1), room=room)
         self.longest_text = text
         self.longest_source = min(limits["source"], _LONGEST_SENTENCE)
 

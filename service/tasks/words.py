@@ -20,8 +20,6 @@ from service.tasks.results import Hypothesis, Timing, Usage, Words
 from service.tasks.streaming import TextStream
 from service.tasks.text import Tokenizer
 
-_MOST_BEAMS = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -35,13 +33,15 @@ class Input:
 class WordTask:
     """A decoder engine with a tokenizer."""
 
-    def __init__(self, package: Package, session: Session, *, rows: int, new_tokens: int, room: int) -> None:
+    def __init__(
+        self, package: Package, session: Session, *, rows: int, beams: int, new_tokens: int, room: int
+    ) -> None:
         manifest = package.manifest
         assert manifest.decoding is not None
         assert manifest.preprocessing.text is not None
         self.defaults, self.settings = manifest.decoding, manifest.preprocessing.text
         self.tokenizer = Tokenizer.open(package.folder, self.settings)
-        self.bounds = Bounds(new_tokens=new_tokens, beams=min(_MOST_BEAMS, rows))
+        self.bounds = Bounds(new_tokens=new_tokens, beams=min(beams, rows))
         self.room = room
         self.engine = Decoder(session, rows=rows, room=room)
 

@@ -17,6 +17,7 @@ from service.tasks.classification import Classification, Label
 from service.tasks.errors import InputError
 from tests.checkpoints_kit import CLASSES, POSITIONS
 from tests.conftest import Packages
+from tests.images_kit import noise
 from tests.tokenizers_kit import ENGLISH
 
 PAIRS = [
@@ -72,13 +73,6 @@ def test_images_as_transformers(packages: Packages, kind: str) -> None:
     answers = outputs_of(package, [task.prepare_image(data) for data in files])
     for data, outputs in zip(files, answers, strict=True):
         assert_as_pipeline(task.answer(outputs), theirs(Image.open(io.BytesIO(data))))
-
-
-def noise(width: int, height: int) -> bytes:
-    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from service.tasks.errors import InputError
 from service.tasks.images import Picture
 from tests.checkpoints_kit import CLASSES
 from tests.conftest import Packages
+from tests.images_kit import noise
 
 SIZES = [(64, 48), (48, 64), (200, 57), (33, 90), (64, 48)]
 
@@ -25,13 +26,6 @@ SIZES = [(64, 48), (48, 64), (200, 57), (33, 90), (64, 48)]
 @pytest.fixture
 def task(packages: Packages) -> Detection:
     return Detection(packages("detr", "fp32").package)
-
-
-def noise(width: int, height: int, **options: Any) -> bytes:
-    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", **options)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, None, 0.9])
