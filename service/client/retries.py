@@ -1,0 +1,84 @@
+"""When a call is made again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+
+from service.client.errors import HeadwaiterError, Overloaded, Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """Seconds between attempts double from `first_wait` to `longest_wait`, each with some chance in it.
+
+    All calls of a client share `budget` repeats; each call that succeeds earns `earned` of one, so that a service that
+    is down is not asked several times as often as one that is up.
+    """
+
+    attempts: int = 5
+    first_wait: float = 0.1
+    longest_wait: float = 2.0
+    budget: float = 10.0
+    earned: float = 0.1
+
+
+NO_RETRIES = Retries(attempts=1)
+
+
+class Budget:
+    """Repeats that are left, for all threads of a client."""
+
+    def __init__(self, retries: Retries) -> None:
+        self._most, self._earned = retries.budget, retries.earned
+        self._left = retries.budget
+        self._lock = threading.Lock()
+
+    def spend(self) -> bool:
+        with self._lock:
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+    def earn(self) -> None:
+        with self._lock:
+            self._left = min(self._most, self._left + self._earned)
+
+
+class Attempts:
+    """One call's attempts, all within one deadline."""
+
+    def __init__(self, retries: Retries, budget: Budget, timeout: float | None) -> None:
+        self._retries, self._budget = retries, budget
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._failed = 0
+
+    def remaining(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def succeeded(self) -> None:
+        self._budget.earn()
+
+    def wait_after(self, error: HeadwaiterError, *, begun: bool = False) -> float:
+        """Seconds until the next attempt; raises the error where there is none."""
+        self._failed += 1
+        wait = self._wait(error)
+        remaining = self.remaining()
+        if begun or wait is None or self._failed >= self._retries.attempts:
+            raise error
+        if (remaining is not None and wait >= remaining) or not self._budget.spend():
+            raise error
+        return wait
+
+    def _wait(self, error: HeadwaiterError) -> float | None:
+        backoff = min(self._retries.longest_wait, self._retries.first_wait * 2 ** (self._failed - 1))
+        spread = random.uniform(0.5, 1.0) * backoff
+        match error:
+            case Unavailable():
+                return max(spread, error.retry_after or 0.0)
+            case Overloaded() if error.retry_after is not None:
+                return error.retry_after + spread
+        return None
