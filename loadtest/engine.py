@@ -1,185 +1,160 @@
 """`python -m loadtest.engine`: the engine beside its peers, on the same weights, the same machine, in one run.
 
-Each contestant lives in a process of its own; they take turns, round after round, so that what else happens on the
-machine falls on all alike. Medians, ratios and the answers' closeness to fp32 go to `loadtest/results/`.
+Contestants take turns, round after round. Medians, ratios and what became of the targets are shown and go to
+`loadtest/results/`; settings that were not measured this time stay there as they were.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
-from collections import Counter
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from loadtest.sentences import sentences
-from loadtest.translators import TRANSLATORS
+from loadtest import report, results
+from loadtest.contest import ContestError, entered, take_turns, turns
+from loadtest.encoders import Encoders
+from loadtest.part import Options, Part, Stage
+from loadtest.plot import draw
+from loadtest.policy import Policy
+from loadtest.progress import Bar
+from loadtest.results import Measured
+from loadtest.targets import Target, targets
+from loadtest.translation import SENTENCES, Translation
 
-RESULTS = Path(__file__).parent / "results"
-_BASELINE = {"fp32": "ctranslate2 fp32", "int8": "ctranslate2 int8"}
-_TEXTS = {1: 16, 8: 64, 64: 256}  # how many sentences, for how many at once
-
-
-class Contestant:
-    def __init__(self, name: str, threads: int) -> None:
-        self.name = name
-        command = [sys.executable, "-m", "loadtest.translators", name, str(threads)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
-        assert self._read() == "ready"
-
-    def translate(self, texts: list[str], at_once: int, beams: int) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"texts": texts, "at_once": at_once, "beams": beams}) + "\n")
-        self._process.stdin.flush()
-        return dict(self._read())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(
-                f"{self.name} ended early; run `python -m loadtest.translators '{self.name}' 2` to see why"
-            )
-        return json.loads(line)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    contestant: str
-    at_once: int
-    beams: int
-    sentences_per_second: float
-    spread: float  # largest over smallest of the rounds
-    chrf: float  # against CTranslate2's fp32 answers with the same beams
+PARTS: tuple[Part, ...] = (Translation(), Encoders(), Policy())
+_EXPORT_SECONDS = 60.0
+_QUIET = 0.5  # load average up to which the machine counts as ours
+_console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main() -> None:
-    options = _options()
-    console = Console()
-    texts = sentences(256)
-    contestants = [Contestant(name, options.threads) for name in TRANSLATORS if options.only in name]
-    measured = []
-    for beams in options.beams:
-        for at_once in options.at_once:
-            with console.status(f"beams {beams}, {at_once} at once"):
-                measured += _round_robin(contestants, texts[: _TEXTS[at_once]], at_once, beams, options.rounds)
-            console.print(_table([m for m in measured if m.beams == beams and m.at_once == at_once]))
-    for each in contestants:
-        each.close()
-    if not options.only:
-        _save(measured, options)
-        console.print(f"written to {RESULTS / 'engine.json'}")
+    parser = _parser()
+    given = parser.parse_args()
+    options = Options(
+        rounds=given.rounds,
+        threads=given.threads,
+        beams=tuple(given.beams),
+        at_once=tuple(given.at_once),
+        only=given.only,
+    )
+    parts = [part for part in PARTS if part.name in given.part and part.names(options)]
+    if not parts:
+        known = sorted({name for part in PARTS if part.name in given.part for name in part.contestants})
+        parser.error(f"--only {given.only!r} is in no contestant's name; there are {', '.join(known)}")
+    if given.fresh:
+        for model in (model for part in parts for model in part.models):
+            model.forget()
+    load = os.getloadavg()[0]
+    _console.print(report.plan_table(_plan(parts, options)))
+    if load > _QUIET:
+        _console.print(f"[yellow]Others are computing here (load {load:.1f}): ratios will say little.[/]")
+    old = {} if options.only else results.load(given.results / "engine.json", PARTS)
+    measured = dict(old)
+    try:
+        for part, new in _run(parts, options, load):
+            measured[part.name] = new.after(old.get(part.name))
+            if not options.only:
+                _keep(measured, given.results)
+    except ContestError as error:
+        _console.print(str(error), markup=False)
+        sys.exit(1)
+    if reached := _reached(measured):
+        _console.print(report.target_table(reached))
+    kept = "nothing, as not all contestants took part" if options.only else f"{given.results}: engine.json, engine.png"
+    _console.print(f"Written: {kept}")
 
 
-def _round_robin(
-    contestants: list[Contestant], texts: list[str], at_once: int, beams: int, rounds: int
-) -> list[Measured]:
-    seconds: dict[str, list[float]] = {each.name: [] for each in contestants}
-    answers: dict[str, list[str]] = {}
-    for each in contestants:
-        each.translate(texts[:8], min(at_once, 8), beams)
-    for index in range(rounds):
-        for each in contestants:
-            if each.name.startswith("transformers") and index > 0:
-                continue  # it is slow enough to be seen in one round
-            answer = each.translate(texts, at_once, beams)
-            seconds[each.name].append(answer["seconds"])
-            answers[each.name] = answer["texts"]
-    reference = answers.get("ctranslate2 fp32") or next(iter(answers.values()))
-    return [
-        Measured(
-            name,
-            at_once,
-            beams,
-            len(texts) / statistics.median(taken),
-            max(taken) / min(taken),
-            chrf(answers[name], reference),
-        )
-        for name, taken in seconds.items()
-    ]
+def _keep(measured: Mapping[str, Measured], folder: Path) -> None:
+    results.save(folder / "engine.json", measured, _reached(measured))
+    draw({name: part.rows for name, part in measured.items()}, folder / "engine.png")
 
 
-def chrf(texts: list[str], references: list[str], longest: int = 6, beta: float = 2.0) -> float:
-    """Character n-gram F-score over a corpus, spaces left out, from 0 to 100."""
-    scores = []
-    for size in range(1, longest + 1):
-        same = found = wanted = 0
-        for text, reference in zip(texts, references, strict=True):
-            got, expected = _ngrams(text, size), _ngrams(reference, size)
-            same += (got & expected).total()
-            found += got.total()
-            wanted += expected.total()
-        precision, recall = same / max(found, 1), same / max(wanted, 1)
-        both = beta**2 * precision + recall
-        scores.append((1 + beta**2) * precision * recall / both if both else 0.0)
-    return 100 * sum(scores) / len(scores)
+def _reached(measured: Mapping[str, Measured]) -> list[Target]:
+    return targets({name: part.rows for name, part in measured.items()})
 
 
-def _ngrams(text: str, size: int) -> Counter[str]:
-    letters = "".join(text.split())
-    return Counter(letters[i : i + size] for i in range(len(letters) - size + 1))
+def _plan(parts: Sequence[Part], options: Options) -> list[tuple[str, str, str, float]]:
+    lines = []
+    for part in parts:
+        if count := sum(len(model.missing()) for model in part.models):
+            lines.append((part.name, "models with random weights", f"{count} exports", count * _EXPORT_SECONDS))
+        lines += [(part.name, each.title, each.work, _seconds(part, each, options)) for each in part.stages(options)]
+    return lines
 
 
-def _table(rows: list[Measured]) -> Table:
-    speed = {row.contestant: row.sentences_per_second for row in rows}
-    table = Table("contestant", "at once", "beams", "sentences/s", "÷ ctranslate2", "spread", "chrF", box=SIMPLE_HEAD)
-    for row in rows:
-        base = speed.get(_BASELINE[row.contestant.split()[1]])
-        ratio = f"{row.sentences_per_second / base:.2f}" if base else "–"
-        rate = f"{row.sentences_per_second:.1f}"
-        table.add_row(
-            row.contestant, str(row.at_once), str(row.beams), rate, ratio, f"{row.spread:.2f}", f"{row.chrf:.1f}"
-        )
-    return table
+def _seconds(part: Part, stage: Stage, options: Options) -> float:
+    count = turns(part.names(options), part.slow, options.rounds)
+    return count * stage.turn_seconds + stage.prepare_seconds * len(part.names(options)) / len(part.contestants)
 
 
-def _save(measured: list[Measured], options: argparse.Namespace) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    content = {
-        "what": "translation, OPUS-MT zh-en, sentences of loadtest/sentences.py",
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-            "threads": options.threads,
-            "python": platform.python_version(),
-        },
-        "rounds": options.rounds,
-        "measured": [asdict(each) for each in measured],
-    }
-    (RESULTS / "engine.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def _run(parts: Sequence[Part], options: Options, load: float) -> Iterator[tuple[Part, Measured]]:
+    for model in (model for part in parts for model in part.models):
+        model.make(_step)
+    total = sum(_seconds(part, stage, options) for part in parts for stage in part.stages(options))
+    with Bar(_console, total) as bar:
+        for part in parts:
+            yield part, _measure(part, options, load, bar)
 
 
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+def _measure(part: Part, options: Options, load: float, bar: Bar) -> Measured:
+    rows = []
+    with entered(part.names(options), part.module, options.threads, part.slow, bar) as contestants:
+        for stage in part.stages(options):
+            bar.enter(stage, _seconds(part, stage, options))
+            taken = take_turns(contestants, stage.task, options.rounds, bar)
+            found = part.rows(stage, taken, datetime.now(UTC).isoformat(timespec="minutes"))
+            bar.leave()
+            _console.print(f"[bold]{part.name}: {stage.title}[/], {stage.work}", report.table(found))
+            rows += found
+        versions = {each.name: each.versions for each in contestants}
+    return Measured(part.what, results.machine(options.threads), versions, load, rows)
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.engine", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="how often each contestant runs")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="for each contestant")
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8, 64], choices=list(_TEXTS))
-    parser.add_argument("--only", default="", help="contestants whose name contains this; nothing is written then")
-    return parser.parse_args()
+@contextmanager
+def _step(text: str) -> Iterator[None]:
+    begun = time.monotonic()
+    with _console.status(f"{text} …"):
+        yield
+    _console.print(f"[green]✓[/] {text} [dim]{time.monotonic() - begun:.1f} s[/]")
+
+
+def _parser() -> argparse.ArgumentParser:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m loadtest.engine", description=__doc__.partition(": ")[2])
+    names = [part.name for part in PARTS]
+    threads = len(os.sched_getaffinity(0))
+    parser.add_argument("--part", nargs="+", choices=names, default=names, help="only these parts")
+    parser.add_argument(
+        "--rounds", type=_positive, default=3, help="turns of each contestant (3); transformers has one"
+    )
+    parser.add_argument("--threads", type=_positive, default=threads, help=f"for each contestant ({threads})")
+    parser.add_argument("--beams", type=_positive, nargs="+", default=[1, 4], help="translation: 1 is greedy (1 4)")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        nargs="+",
+        default=list(SENTENCES),
+        choices=list(SENTENCES),
+        help="translation: sentences on their way at the same time (1 8 64)",
+    )
+    parser.add_argument("--only", default="", help="contestants whose name contains this; then nothing is written")
+    parser.add_argument("--fresh", action="store_true", help="make the models with random weights again")
+    parser.add_argument("--results", type=Path, default=results.FOLDER, help="where results are kept")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 if __name__ == "__main__":

@@ -1,119 +1,156 @@
-"""Translators that compete, each in a process of its own: it is told how many sentences to take at once and with how
-many beams, and answers how long it took and what came out. `python -m loadtest.translators NAME` starts one."""
+"""Translators that compete: `python -m loadtest.translators NAME THREADS` is one of them."""
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-Translate = Callable[[list[str], int, int], list[str]]  # sentences, how many at once, beams
+from loadtest.entrant import Entrant, Task, compete, fastest
+from service.package import Precision
+
 MODEL = "opus-mt-zh-en"
+_WARM_UP = 4  # sentences
 
 
-def headwaiter(precision: str, threads: int) -> Translate:
-    from service import open_model
+class Headwaiter:
+    def __init__(self, precision: Precision, threads: int) -> None:
+        from service import open_model
 
-    model = open_model(Path("models") / MODEL, precision=precision, threads=threads)
+        self._model = open_model(Path("models") / MODEL, precision=precision, threads=threads)
+        self._rows, self._threads = self._model.task.engine.meters.rows, threads
 
-    def translate(texts: list[str], at_once: int, beams: int) -> list[str]:
-        chunk = len(texts) if at_once >= 64 else at_once  # its engine takes 64 rows at once by itself
-        return [w.text for i in range(0, len(texts), chunk) for w in model.translate(texts[i : i + chunk], beams=beams)]
+    def prepare(self, task: Task) -> str:
+        self.play(task | {"texts": task["texts"][:_WARM_UP]})
+        return f"{self._threads} threads, {self._rows} rows"
 
-    return translate
+    def play(self, task: Task) -> list[str]:
+        texts, at_once = task["texts"], task["at_once"]
+        chunk = len(texts) if at_once >= self._rows else at_once  # beyond its rows the engine makes them wait itself
+        parts = (texts[i : i + chunk] for i in range(0, len(texts), chunk))
+        how = {"beams": task["beams"], "early_stopping": True}  # CTranslate2 stops like this
+        return [words.text for part in parts for words in self._model.translate(part, **how)]
 
 
-def ctranslate2(compute: str, threads: int) -> Translate:
-    import ctranslate2 as peer
-    from sentencepiece import SentencePieceProcessor
+class CTranslate2:
+    """At most `at_once` sentences are on their way: in one batch with all threads, or shared among workers of one."""
 
-    folder = _unpacked()
-    pieces = SentencePieceProcessor(model_file=str(next(folder.rglob("sentencepiece.model"))))
-    model = next(folder.rglob("model.bin")).parent
-    translator = peer.Translator(str(model), compute_type=compute, inter_threads=1, intra_threads=threads)
+    def __init__(self, compute: str, threads: int) -> None:
+        from sentencepiece import SentencePieceProcessor
 
-    def translate(texts: list[str], at_once: int, beams: int) -> list[str]:
-        tokens = [pieces.encode(text, out_type=str) for text in texts]
-        if at_once >= 64:
-            found = translator.translate_batch(tokens, beam_size=beams, max_batch_size=64)
-        else:
-            chunks = [tokens[i : i + at_once] for i in range(0, len(tokens), at_once)]
-            found = [one for chunk in chunks for one in translator.translate_batch(chunk, beam_size=beams)]
+        self._original = Original()
+        pieces = next(self._original.folder.rglob("sentencepiece.model"))
+        self._pieces = SentencePieceProcessor(model_file=str(pieces))
+        self._compute, self._threads = compute, threads
+        self._translators: dict[int, Any] = {}  # by the number of workers
+        self._workers = 1
+
+    def prepare(self, task: Task) -> str:
+        at_once = task["at_once"]
+        ways = [1, self._threads] if at_once >= self._threads > 1 else [1]
+        tried = task | {"texts": task["texts"][:at_once]}
+        self._translate(task | {"texts": task["texts"][:_WARM_UP]}, 1)
+        self._workers = fastest(ways, lambda workers: self._translate(tried, workers))
+        threads, batch = self._threads // self._workers, at_once // self._workers
+        return f"{self._workers} × {threads} threads, batches of {batch}"
+
+    def play(self, task: Task) -> list[str]:
+        return self._translate(task, self._workers)
+
+    def _translate(self, task: Task, workers: int) -> list[str]:
+        translator, at_once = self._opened(workers), task["at_once"]
+        tokens = [self._pieces.encode(text, out_type=str) for text in task["texts"]]
+        chunk = len(tokens) if at_once >= 64 else at_once
+        how = {"beam_size": task["beams"], "max_batch_size": at_once // workers}
+        parts = (tokens[begin : begin + chunk] for begin in range(0, len(tokens), chunk))
+        found = [one for part in parts for one in translator.translate_batch(part, **how)]
         return ["".join(one.hypotheses[0]).replace("▁", " ").strip() for one in found]
 
-    return translate
+    def _opened(self, workers: int) -> Any:
+        import ctranslate2
+
+        if workers not in self._translators:
+            model = next(self._original.folder.rglob("model.bin")).parent
+            self._translators[workers] = ctranslate2.Translator(
+                str(model),
+                compute_type=self._compute,
+                inter_threads=workers,
+                intra_threads=self._threads // workers,
+            )
+        return self._translators[workers]
 
 
-def transformers(_: str, threads: int) -> Translate:
-    import torch
+class Transformers:
+    def __init__(self, threads: int) -> None:
+        import torch
 
-    from export.argos import load_argos
-    from service.package import open_package
-    from service.tasks.text import Tokenizer
+        from export.argos import load_argos
+        from service.package import open_package
+        from service.tasks.text import Tokenizer
 
-    torch.set_num_threads(threads)
-    package = open_package(Path("models") / MODEL)
-    assert package.manifest.preprocessing.text is not None
-    tokenizer = Tokenizer.open(package.folder, package.manifest.preprocessing.text)
-    model = load_argos(_unpacked()).family.model
-    model.set_attn_implementation("sdpa")
+        torch.set_num_threads(threads)
+        package = open_package(Path("models") / MODEL)
+        assert package.manifest.preprocessing.text is not None
+        self._tokenizer = Tokenizer.open(package.folder, package.manifest.preprocessing.text)
+        original = Original()
+        self._model = load_argos(original.folder).family.model
+        self._model.set_attn_implementation("sdpa")
+        self._threads = threads
 
-    def batch(texts: list[str], beams: int) -> list[str]:
-        ids = [tokenizer.encode(text) for text in texts]
-        longest = max(map(len, ids))
-        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in ids])
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
-        with torch.inference_mode():
-            out = model.generate(tokens, attention_mask=mask, num_beams=beams, max_new_tokens=200)
-        return [tokenizer.decode(row) for row in out[:, 1:].tolist()]
+    def prepare(self, task: Task) -> str:
+        self.play(task | {"texts": task["texts"][:_WARM_UP]})
+        return f"{self._threads} threads, sdpa, batches by length"
 
-    def translate(texts: list[str], at_once: int, beams: int) -> list[str]:
+    def play(self, task: Task) -> list[str]:
+        texts, at_once = task["texts"], task["at_once"]
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         found: dict[int, str] = {}
         for begin in range(0, len(order), at_once):
             part = order[begin : begin + at_once]
-            found.update(zip(part, batch([texts[i] for i in part], beams), strict=True))
+            found.update(zip(part, self._batch([texts[i] for i in part], task["beams"]), strict=True))
         return [found[index] for index in range(len(texts))]
 
-    return translate
+    def _batch(self, texts: list[str], beams: int) -> list[str]:
+        import torch
+
+        ids = [self._tokenizer.encode(text) for text in texts]
+        longest = max(map(len, ids))
+        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in ids])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids])
+        how: dict[str, Any] = {"num_beams": beams, "max_new_tokens": 200}
+        if beams > 1:
+            how["early_stopping"] = True
+        with torch.inference_mode():
+            out = self._model.generate(tokens, attention_mask=mask, **how)
+        return [self._tokenizer.decode(row) for row in out[:, 1:].tolist()]
 
 
-TRANSLATORS: dict[str, Callable[[int], Translate]] = {
-    "headwaiter fp32": lambda threads: headwaiter("fp32", threads),
-    "headwaiter int8": lambda threads: headwaiter("int8", threads),
-    "ctranslate2 fp32": lambda threads: ctranslate2("float32", threads),
-    "ctranslate2 int8": lambda threads: ctranslate2("int8", threads),
-    "transformers fp32": lambda threads: transformers("fp32", threads),
+class Original:
+    """The published weights, unpacked for as long as this is held."""
+
+    def __init__(self) -> None:
+        from export.menu import fetch, menu
+
+        self._scratch = tempfile.TemporaryDirectory()
+        with zipfile.ZipFile(fetch(menu()[MODEL])) as archive:
+            archive.extractall(self._scratch.name)  # pinned by its sha256
+        self.folder = next(Path(self._scratch.name).iterdir())
+
+
+_TRANSLATORS: dict[str, Callable[[int], Entrant]] = {
+    "headwaiter fp32": lambda threads: Headwaiter("fp32", threads),
+    "headwaiter int8": lambda threads: Headwaiter("int8", threads),
+    "ctranslate2 fp32": lambda threads: CTranslate2("float32", threads),
+    "ctranslate2 int8": lambda threads: CTranslate2("int8", threads),
+    "transformers fp32": lambda threads: Transformers(threads),
+}
+_PACKAGES = {
+    "headwaiter": ("headwaiter", "onnxruntime"),
+    "ctranslate2": ("ctranslate2", "sentencepiece"),
+    "transformers": ("transformers", "torch"),
 }
 
-
-def _unpacked() -> Path:
-    from export.menu import fetch, menu
-
-    folder = Path(tempfile.mkdtemp())
-    with zipfile.ZipFile(fetch(menu()[MODEL])) as archive:
-        archive.extractall(folder)  # pinned by its sha256
-    return next(folder.iterdir())
-
-
-def main() -> None:
-    """Reads a line of JSON for each round, writes one for each answer."""
-    replies = sys.stdout
-    sys.stdout = sys.stderr  # whatever a library prints is not a reply
-    translate = TRANSLATORS[sys.argv[1]](int(sys.argv[2]))
-    replies.write('"ready"\n')
-    replies.flush()
-    for line in sys.stdin:
-        task = json.loads(line)
-        begun = time.perf_counter()
-        texts = translate(task["texts"], task["at_once"], task["beams"])
-        replies.write(json.dumps({"seconds": time.perf_counter() - begun, "texts": texts}) + "\n")
-        replies.flush()
-
-
 if __name__ == "__main__":
-    main()
+    compete(_TRANSLATORS, _PACKAGES)
