@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup test test-fast lint format protos serve bench clean
+.PHONY: help setup test test-fast lint format protos serve bench zoo clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -11,7 +11,7 @@ setup: $(READY) ## a virtual environment with everything, versions pinned
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,cpu,export,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,cpu,export,zoo,dev]'
 	touch $@
 
 test: lint ## lint, then every test
@@ -47,6 +47,9 @@ bench: .venv/.bench models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-
 
 models/%/1/fp32/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $*
+
+zoo: $(READY) ## train every architecture of the zoo, about an hour; writes export/zoo/RESULTS.md
+	$(BIN)/python -m export.zoo.results
 
 clean: ## forget the environment and all caches; exported models stay
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -127,6 +127,9 @@ class Scene:
     last: Tensor | None = None
     total: Tensor | None = None
     present: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    held: dict[str, Tensor] = field(default_factory=dict)  # states that are swapped whole, by name: as they were
+    left: dict[str, Tensor] = field(default_factory=dict)  # and as this step leaves them
+    lengths_now: Tensor | None = None  # tokens of this step in each row
     fresh: Tensor | None = None  # keys just handed through the cache: how self-attention over a cache is recognised
 
 
@@ -140,6 +143,11 @@ def playing(scene: Scene) -> Iterator[Scene]:
         yield scene
     finally:
         _scenes.pop()
+
+
+def scene() -> Scene | None:
+    """Of the graph being traced; none while a model runs eagerly."""
+    return _scenes[-1] if _scenes else None
 
 
 @contextmanager

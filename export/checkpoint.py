@@ -12,12 +12,17 @@ from safetensors import SafetensorError, safe_open
 
 from export.errors import SourceError
 from export.family import Family, family_of
+from export.zoo.checkpoint import ZOO
+from export.zoo.families import zoo_family
 
 _PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def load_checkpoint(folder: Path) -> Family:
     config = _config(folder)
+    if config["model_type"] == ZOO:
+        _demand_weights(folder)
+        return zoo_family(folder, config)
     kind = family_of(str(config["model_type"]))
     _demand_weights(folder)
     return kind(_model(folder, kind, config), folder)

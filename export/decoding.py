@@ -24,8 +24,18 @@ class Geometry:
     head_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a decoder carries from step to step under one name."""
+
+    port: Port
+    kind: str = "append"
+
+
 class Decoder(Family):
     """A family with a `decoder` graph. What a step takes and answers with is the subclass's."""
+
+    begun_by_encoder: tuple[str, ...] = ()  # states whose first value follows from the source; others begin as zeros
 
     @abstractmethod
     def geometry(self) -> Geometry: ...
@@ -49,6 +59,22 @@ class Decoder(Family):
         """What the encoder reads; nothing where there is no encoder."""
         return {}
 
+    def states(self) -> dict[str, Held]:
+        """What is carried from step to step: keys and values of every layer, unless told otherwise."""
+        sizes = self.geometry()
+        cached = Held(Port(torch.float32, ("rows", sizes.heads, "room", cached_size(sizes.head_size))))
+        return {f"{layer}.{part}": cached for layer in range(sizes.layers) for part in _PARTS}
+
+    def cross_ports(self) -> dict[str, Port]:
+        """What the encoder hands to every step, [rows, heads, source, size] each."""
+        sizes = self.geometry()
+        port = Port(torch.float32, ("rows", sizes.heads, "source", sizes.head_size))
+        return {f"cross.{layer}.{part}": port for layer in range(sizes.layers) for part in _PARTS}
+
+    def beginnings(self, hidden: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The first values of the states in `begun_by_encoder`."""
+        return {}
+
     def encode(self, inputs: dict[str, Tensor]) -> Tensor:
         """The encoder's states; asked for only where there is a source."""
         raise NotImplementedError
@@ -58,19 +84,19 @@ class Decoder(Family):
         raise NotImplementedError
 
     def graphs(self) -> list[Graph]:
-        sizes, source = self.geometry(), self.source_ports()
+        source, held = self.source_ports(), self.states()
         inputs = {**self.step_ports(), "lengths": PER_ROW, "positions": PER_ROW, "total": Port(torch.int32, ())}
-        crossed: dict[str, Port] = {}
-        if source:
-            crossed = _per_layer(
-                "cross", sizes.layers, Port(torch.float32, ("rows", sizes.heads, "source", sizes.head_size))
-            )
-            inputs |= ({"source_lengths": PER_ROW} if "lengths" in source else {}) | crossed
-        cached = Port(torch.float32, ("rows", sizes.heads, "room", cached_size(sizes.head_size)))
-        past, present = _per_layer("past", sizes.layers, cached), _per_layer("present", sizes.layers, cached)
-        states = tuple(State(before, after) for before, after in zip(past, present, strict=True))
-        decoder = Graph("decoder", _Decoder(self), inputs | past, self.answer_ports() | present, states)
-        return [Graph("encoder", _Encoder(self), source, crossed), decoder] if source else [decoder]
+        crossed = self.cross_ports() if source else {}
+        if crossed and "lengths" in source:
+            inputs["source_lengths"] = PER_ROW
+        past = {f"past.{name}": each.port for name, each in held.items()}
+        present = {f"present.{name}": each.port for name, each in held.items()}
+        states = tuple(State(f"past.{name}", f"present.{name}", each.kind) for name, each in held.items())
+        decoder = Graph("decoder", _Decoder(self), inputs | crossed | past, self.answer_ports() | present, states)
+        if not source:
+            return [decoder]
+        begun = {f"past.{name}": held[name].port for name in self.begun_by_encoder}
+        return [Graph("encoder", _Encoder(self), source, crossed | begun), decoder]
 
 
 class _Encoder(nn.Module):
@@ -83,8 +109,9 @@ class _Encoder(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         with playing(Scene(lengths=inputs.get("lengths"))):
             hidden = self.family.encode(inputs)
-        pairs = [self.family.cross(layer, hidden) for layer in range(self.family.geometry().layers)]
-        return {f"cross.{n}.{part}": t for n, pair in enumerate(pairs) for part, t in zip(_PARTS, pair, strict=True)}
+        pairs = [self.family.cross(layer, hidden) for layer in range(len(self.family.cross_ports()) // len(_PARTS))]
+        crossed = {f"cross.{n}.{part}": t for n, pair in enumerate(pairs) for part, t in zip(_PARTS, pair, strict=True)}
+        return crossed | {f"past.{name}": t for name, t in self.family.beginnings(hidden, inputs).items()}
 
 
 class _Decoder(nn.Module):
@@ -95,21 +122,28 @@ class _Decoder(nn.Module):
         self.model, self.family = family.model, family
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        layers = self.family.geometry().layers
+        held = self.family.states()
+        appended = sum(each.kind == "append" for each in held.values()) // len(_PARTS)
+        crossed = sum(name.startswith("cross.") for name in inputs) // len(_PARTS)
         positions, lengths = inputs["positions"], inputs["lengths"]
         steps = inputs[next(iter(self.family.step_ports()))].shape[1]
         scene = Scene(
             source_lengths=inputs.get("source_lengths"),
-            past=_pairs(inputs, "past", layers),
-            cross=_pairs(inputs, "cross", layers) if "cross.0.key" in inputs else [],
+            past=_pairs(inputs, "past", appended),
+            cross=_pairs(inputs, "cross", crossed),
             last=positions + lengths - 1,
             total=inputs["total"],
+            held={name: inputs[f"past.{name}"] for name, each in held.items() if each.kind == "replace"},
+            lengths_now=lengths,
         )
         with playing(scene):
             hidden = self.family.decode(inputs, positions.long()[:, None] + torch.arange(steps)[None], scene)
         outputs = self.family.answer(_last(hidden, lengths), inputs)
-        for layer in range(layers):
+        for layer in range(appended):
             outputs[f"present.{layer}.key"], outputs[f"present.{layer}.value"] = scene.present[layer]
+        for name, before in scene.held.items():  # a row that has no token in this step stays as it is
+            moves = (lengths > 0).view(-1, *[1] * (before.ndim - 1))
+            outputs[f"present.{name}"] = torch.where(moves, scene.left[name], before)
         return outputs
 
 
@@ -142,10 +176,6 @@ def heads_of(states: Tensor, head_size: int) -> Tensor:
 
 
 _PARTS = ("key", "value")
-
-
-def _per_layer(prefix: str, layers: int, port: Port) -> dict[str, Port]:
-    return {f"{prefix}.{layer}.{part}": port for layer in range(layers) for part in _PARTS}
 
 
 def _pairs(inputs: dict[str, Tensor], prefix: str, layers: int) -> list[tuple[Tensor, Tensor]]:

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from transformers import PreTrainedModel
 
+from export.attention import with_fused_attention
 from export.errors import SourceError
 from export.graph import Graph
 from export.images import convert_image_processor
@@ -25,12 +27,13 @@ from service.preprocessing import TextSettings
 class Family(ABC):
     """One architecture: how its trained model becomes graphs, and what the answers are compared with."""
 
-    name: ClassVar[str]
-    task: ClassVar[Task]
+    name: str
+    task: Task
     head: ClassVar[str]  # the transformers class that the checkpoint must hold
     reads_text: ClassVar[bool] = False
     reads_images: ClassVar[bool] = False
     cannot_fuse: ClassVar[str | None] = None  # why attention stays unfused, where it has to
+    unfusable: str | None = None  # why a softmax is no attention that an operator knows; nothing is lost by it
     ranges: ClassVar[dict[str, float]] = {}  # spreads of outputs that are known beforehand
 
     def __init__(self, model: PreTrainedModel, folder: Path) -> None:
@@ -38,6 +41,10 @@ class Family(ABC):
         self.config: Any = model.config
         self.folder = folder
         self.write_tokenizer: Callable[[Path], TextSettings] = partial(convert_tokenizer, folder)
+
+    def tracing(self) -> AbstractContextManager[None]:
+        """Around the tracing of graphs: attention becomes the fused operator."""
+        return with_fused_attention(self.model) if self.cannot_fuse is None else nullcontext()
 
     @abstractmethod
     def graphs(self) -> list[Graph]: ...

@@ -31,13 +31,14 @@ def demand_fusion(family: Family, models: Iterable[ir.Model]) -> Fused:
         operators += fused_operators(model)
         unfused += unfused_attention(model)
     total = operators.total() + unfused
-    if unfused and family.cannot_fuse is None:
+    because = family.cannot_fuse or family.unfusable
+    if unfused and because is None:
         raise ExportError(f"{unfused} of {total} attentions of {family.name} did not come out fused.")
     return Fused(
         attention=total,
         fused=operators.total(),
         operators=dict(operators),
-        because=family.cannot_fuse if unfused else None,
+        because=because if unfused else None,
     )
 
 

@@ -89,7 +89,13 @@ class TextClassifier(OnePass):
         return ports | {"segments": tokens} if self.segmented() else ports
 
     def outputs(self) -> dict[str, Port]:
-        return {"scores": Port(torch.float32, ("rows", self.config.num_labels))}
+        return {"scores": Port(torch.float32, ("rows", len(self.labels())))}
+
+    def vocabulary(self) -> int:
+        return int(self.config.vocab_size)
+
+    def pad(self) -> int:
+        return self.config.pad_token_id or 0
 
     def call(self, inputs: dict[str, Tensor], mask: Tensor | None) -> dict[str, Tensor]:
         extra = {"token_type_ids": inputs["segments"]} if self.segmented() else {}
@@ -97,9 +103,9 @@ class TextClassifier(OnePass):
 
     def sample(self, rows: int, length: int, rng: np.random.Generator) -> Arrays:
         lengths = ragged_lengths(rows, min(length, self.limits()["length"]), rng)
-        pad = self.config.pad_token_id or 0
-        tokens = rng.integers(0, self.config.vocab_size, (rows, self._width(lengths)))
-        tokens[tokens == pad] = (pad + 1) % self.config.vocab_size
+        pad, vocabulary = self.pad(), self.vocabulary()
+        tokens = rng.integers(0, vocabulary, (rows, self._width(lengths)))
+        tokens[tokens == pad] = (pad + 1) % vocabulary
         tokens[np.arange(tokens.shape[1])[None] >= lengths[:, None]] = pad
         feeds = {"tokens": tokens, "lengths": lengths}
         if self.segmented():
@@ -154,7 +160,7 @@ class ImageClassifier(ImageModel):
     task = "classification"
 
     def outputs(self) -> dict[str, Port]:
-        return {"scores": Port(torch.float32, ("rows", self.config.num_labels))}
+        return {"scores": Port(torch.float32, ("rows", len(self.labels())))}
 
     def call(self, inputs: dict[str, Tensor], mask: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
         return {"scores": self.model(pixel_values=inputs["pixels"]).logits}
@@ -173,7 +179,7 @@ class Detector(ImageModel):
 
     def outputs(self) -> dict[str, Port]:
         queries = getattr(self.config, self.queries)
-        classes = self.config.num_labels + 1  # the last one means that there is nothing
+        classes = len(self.labels()) + 1  # the last one means that there is nothing
         return {
             "scores": Port(torch.float32, ("rows", queries, classes)),
             "boxes": Port(torch.float32, ("rows", queries, 4)),

@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from export import graph as drawing
-from export.attention import with_fused_attention
 from export.cuda import demand_ready, fallbacks
 from export.errors import SourceError
 from export.family import Family
@@ -163,7 +162,7 @@ def _build(family: Family, precision: Precision, scratch: Path, content: Path, s
 
 def _traced(family: Family, graphs: Sequence[drawing.Graph], step: Step) -> dict[str, ir.Model]:
     models = {}
-    with with_fused_attention(family.model) if family.cannot_fuse is None else nullcontext():
+    with family.tracing():
         for graph in graphs:
             with step(f"trace {graph.name}"):
                 models[graph.name] = drawing.trace(graph)

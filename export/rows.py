@@ -23,9 +23,12 @@ class Rows:
 
     @classmethod
     def begin(cls, runtime: Runtime, source: Arrays, rows: int, room: int) -> Self:
-        cross = runtime.run("encoder", source) if source else {}
+        encoded = runtime.run("encoder", source) if source else {}
         lengths = source.get("lengths", np.zeros(rows, np.int32))
-        return cls(runtime, runtime.caches(rows, room), cross, lengths, np.zeros(rows, np.int32))
+        caches = runtime.caches(rows, room)
+        caches |= {name: value for name, value in encoded.items() if name in caches}  # states that the source begins
+        cross = {name: value for name, value in encoded.items() if name not in caches}
+        return cls(runtime, caches, cross, lengths, np.zeros(rows, np.int32))
 
     def advance(self, feeds: Arrays, lengths: np.ndarray) -> Arrays:
         """One call of the decoder with `lengths` new tokens in each row."""

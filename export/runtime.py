@@ -45,21 +45,23 @@ class Runtime:
         }
 
     def step(self, feeds: Mapping[str, np.ndarray], caches: Arrays) -> Arrays:
-        """One call of the decoder; the caches are bound as input and output alike."""
+        """One call of the decoder; caches that grow are bound as input and output alike, others are swapped."""
         session = self._sessions["decoder"]
         binding: Any = session.io_binding()
         for name, value in self._typed(session, feeds).items():
             binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        fresh = {state.input: np.empty_like(caches[state.input]) for state in self.states if state.kind == "replace"}
         for state in self.states:
             cache = caches[state.input]
-            place = ("cpu", 0, cache.dtype.type, cache.shape, cache.ctypes.data)
-            binding.bind_input(state.input, *place)
-            binding.bind_output(state.output, *place)
+            after = fresh.get(state.input, cache)
+            binding.bind_input(state.input, "cpu", 0, cache.dtype.type, cache.shape, cache.ctypes.data)
+            binding.bind_output(state.output, "cpu", 0, after.dtype.type, after.shape, after.ctypes.data)
         kept = {state.output for state in self.states}
         wanted = [port.name for port in session.get_outputs() if port.name not in kept]
         for name in wanted:
             binding.bind_output(name)
         session.run_with_iobinding(binding)
+        caches |= fresh
         return {name: value.numpy() for name, value in zip(wanted, binding.get_outputs()[len(kept) :], strict=True)}
 
     @staticmethod

@@ -7,22 +7,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from service.engine.session import Arrays, Binding
-from service.package import Manifest, padded_length
+from service.package import Manifest, State, padded_length
 
 _NUMPY = {"float32": np.float32, "float16": np.float16}
 
 
 class RowCache:
-    """Past keys and values grow in place. Those of the sources are kept only as wide as the longest source in use, so
-    that one long sentence does not make all that follow pay for it."""
+    """Past keys and values grow in place, states that are replaced are swapped after each call. Keys and values of the
+    sources are kept only as wide as the longest source in use, so that one long sentence does not make all that follow
+    pay for it."""
 
     def __init__(self, manifest: Manifest, rows: int, room: int) -> None:
         self.rows, self.room = rows, room
         self.states = {state.input: state.output for state in manifest.states}
-        self.past: Arrays = {
-            state.input: np.zeros((rows, int(state.shape[1]), room, int(state.shape[3])), _NUMPY[state.dtype])
-            for state in manifest.states
-        }
+        made = {state.input: np.zeros(_shape(state, rows, room), _NUMPY[state.dtype]) for state in manifest.states}
+        replaced = {state.input for state in manifest.states if state.kind == "replace"}
+        self.past: Arrays = {name: array for name, array in made.items() if name not in replaced}
+        self.held: Arrays = {name: array for name, array in made.items() if name in replaced}
+        self.left: Arrays = {name: np.zeros_like(array) for name, array in self.held.items()}
         self.cross: Arrays = {
             port.name: np.zeros((rows, int(port.shape[1]), 0, int(port.shape[3])), _NUMPY[port.dtype])
             for port in manifest.graphs["decoder"].inputs
@@ -39,6 +41,19 @@ class RowCache:
         for name, array in self.cross.items():
             part = array[first:last]
             binding.input(name, part, part.shape)
+        for name, array in self.held.items():
+            part, left = array[first:last], self.left[name][first:last]
+            binding.input(name, part, part.shape)
+            binding.output(self.states[name], left, left.shape)
+
+    def swap(self, first: int, last: int) -> None:
+        """After a call: what it left is what the next one finds."""
+        for name, array in self.held.items():
+            array[first:last] = self.left[name][first:last]
+
+    def begin(self, row: int) -> None:
+        for array in self.held.values():
+            array[row] = 0
 
     def fit_sources(self, longest: int, in_use: int) -> bool:
         """Makes room for sources of this length; gives room back when half of it would do. True if memory moved."""
@@ -58,10 +73,14 @@ class RowCache:
         for name, array in self.cross.items():
             array[row, :, :length] = encoded[name][index, :, :length]
             array[row, :, length:] = 0
+        for name in self.held.keys() & encoded.keys():
+            self.held[name][row] = encoded[name][index]
 
     def copy_past(self, source: int, target: int, length: int) -> None:
         for array in self.past.values():
             array[target, :, :length] = array[source, :, :length]
+        for array in self.held.values():
+            array[target] = array[source]
 
     def move(self, source: int, target: int, length: int) -> None:
         self.copy_past(source, target, length)
@@ -72,6 +91,11 @@ class RowCache:
         """Memory costs a page fault at first use: better at opening than in a request."""
         for array in self.past.values():
             array[:, :, :length] = 0
+
+
+def _shape(state: State, rows: int, room: int) -> list[int]:
+    sizes = {"rows": rows, "room": room}
+    return [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
 
 
 def group_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:

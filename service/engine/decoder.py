@@ -81,6 +81,7 @@ class Decoder(Worker[DecodeJob]):
             for _ in range(job.choosing.beams):
                 job.rows.append(Row(len(self.rows), job, 0, job.prompt[-1]))
                 self.rows.append(job.rows[-1])
+                self.stepper.cache.begin(job.rows[-1].slot)
         try:
             self._encode([job for job in jobs if job.source])
             self.stepper.read_prompts(self.rows[first:])

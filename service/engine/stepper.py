@@ -22,6 +22,7 @@ class Stepper:
         self.cache = RowCache(session.package.manifest, rows, room)
         self.vocabulary = next(int(port.shape[1]) for port in graph.outputs if port.name == "logits")
         self._ragged = any(port.name == "source_lengths" for port in graph.inputs)
+        self._one_by_one = any(port.name == "tokens" and port.shape[1] == 1 for port in graph.inputs)
         self._tokens = np.zeros((rows, 1), np.int64)
         self._positions = np.zeros(rows, np.int32)
         self._source_lengths = np.zeros(rows, np.int32)
@@ -49,6 +50,7 @@ class Stepper:
         self._k[0] = k
         self._total[...] = self._positions[:count].max() + 1
         self._bound(count, k).run()
+        self.cache.swap(0, count)
         return {
             "logits": self._logits[:count],
             "top_tokens": self._top_tokens[: count * k].reshape(count, k),
@@ -65,13 +67,24 @@ class Stepper:
             rows = rows[taken:]
 
     def _read(self, rows: Sequence[Row]) -> None:
-        """A row whose prompt is one token long takes part with it; its next step overwrites what that wrote."""
-        prompts = [row.job.prompt[:-1] or row.job.prompt for row in rows]
+        prompts = [row.job.prompt[:-1] for row in rows]
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
         tokens = np.zeros((len(rows), int(lengths.max())), np.int64)
         for index, prompt in enumerate(prompts):
             tokens[index, : len(prompt)] = prompt
-        per_row = (len(rows),)
+        if self._one_by_one:
+            for place in range(tokens.shape[1]):
+                self._read_tokens(rows, tokens[:, place : place + 1], (lengths > place).astype(np.int32))
+        elif self.cache.held:
+            self._read_tokens(rows, tokens, lengths)
+        else:  # a row whose prompt is one token long takes part with it; its next step overwrites what that wrote
+            tokens[lengths == 0, 0] = [row.job.prompt[0] for row in rows if len(row.job.prompt) == 1]
+            self._read_tokens(rows, tokens, np.maximum(lengths, 1))
+        for row in rows:
+            row.position = len(row.job.prompt) - 1
+
+    def _read_tokens(self, rows: Sequence[Row], tokens: np.ndarray, lengths: np.ndarray) -> None:
+        tokens, per_row = np.ascontiguousarray(tokens), (len(rows),)
         binding = self.session.binding("decoder")
         binding.input("tokens", tokens, tokens.shape)
         binding.input("k", np.ones(1, np.int64), (1,))
@@ -83,10 +96,10 @@ class Stepper:
         binding.output("logits", self._logits, (len(rows), self.vocabulary))
         binding.output("top_tokens", np.empty((len(rows), 1), np.int64), (len(rows), 1))
         binding.output("top_scores", np.empty((len(rows), 1), np.float32), (len(rows), 1))
-        self.cache.bind(binding, rows[0].slot, rows[-1].slot + 1)
+        first, last = rows[0].slot, rows[-1].slot + 1
+        self.cache.bind(binding, first, last)
         binding.run()
-        for row in rows:
-            row.position = len(row.job.prompt) - 1
+        self.cache.swap(first, last)
 
     def _bound(self, count: int, k: int) -> Binding:
         """The memory of so many rows, bound once and used as long as it stays where it is."""

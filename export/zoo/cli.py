@@ -1,0 +1,102 @@
+"""`headwaiter zoo` and `headwaiter zoo train`. Torch is loaded when it is needed, not before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from export.errors import ExportError, SourceError
+
+_console, _errors = Console(highlight=False), Console(stderr=True, highlight=False)
+CHECKPOINTS = Path("checkpoints/zoo")
+
+
+def add_commands(app: typer.Typer) -> None:
+    zoo = typer.Typer(help="The architectures of the attention story: list them, train them.")
+    zoo.callback(invoke_without_command=True)(list_command)
+    zoo.command("train")(train_command)
+    app.add_typer(zoo, name="zoo")
+
+
+def list_command(context: typer.Context) -> None:
+    """List the architectures of the zoo: what each is for and where it comes from.
+
+    Examples:
+
+      headwaiter zoo
+
+      headwaiter zoo train vit
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from export.zoo.registry import GROUPS, systems
+
+    table = Table("system", "served as", "parameters", "learns from", "paper", header_style="bold", box=SIMPLE_HEAD)
+    for group in GROUPS:
+        members = [each for each in systems().values() if each.group == group]
+        if members:
+            table.add_row(Text(group, style="dim"))
+        for each in members:
+            table.add_row(each.name, each.task, f"{each.parameters():,}", each.recipe.data.name, each.paper)
+    _console.print(table)
+    _console.print("[dim]headwaiter zoo train NAME trains one; headwaiter export checkpoints/zoo/NAME packs it.[/]")
+
+
+def train_command(
+    name: Annotated[str, typer.Argument(help="One of `headwaiter zoo`.")],
+    out: Annotated[Path | None, typer.Option(help="Where the checkpoint goes; else checkpoints/zoo/NAME.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Else as many as the recipe says.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same training.", min=0)] = 0,
+) -> None:
+    """Train a system on its small data, export it, and measure what it learned on data that it has not seen.
+
+    Stopped and started again, it goes on from the last checkpoint.
+
+    Examples:
+
+      headwaiter zoo train vit
+
+      headwaiter zoo train transformer --steps 500 --out /tmp/transformer
+    """
+    try:
+        from export.zoo.outcome import achieve
+        from export.zoo.registry import find
+
+        system = find(name)
+        folder = out or CHECKPOINTS / name
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=_console) as bar:
+            task = bar.add_task(f"{name} starts", total=steps or system.recipe.steps)
+            outcome = achieve(
+                system,
+                folder,
+                seed=seed,
+                steps=steps,
+                watch=lambda now: bar.update(task, completed=now.done, description=f"{name}, loss {now.loss:.3f}"),
+            )
+    except ModuleNotFoundError as error:
+        _fail(f"Training needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
+    except SourceError as error:
+        _fail(str(error), 2)
+    except ExportError as error:
+        _fail(str(error), 1)
+    verdict = "reached" if outcome.reached else "not reached"
+    _console.print(
+        f"{outcome.metric} {outcome.value:.3f} on held-out data, through the exported package "
+        f"(the bar is {outcome.bar:g}: {verdict})"
+    )
+    _console.print(f"{outcome.parameters:,} parameters, {outcome.seconds:.0f} s; the checkpoint is in {folder}")
+    _console.print(f"[dim]headwaiter export {folder} --name {name}[/]")
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    _errors.print(Text.assemble(("✗ ", "red"), sentence), soft_wrap=True)
+    sys.exit(code)

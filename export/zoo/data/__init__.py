@@ -1,0 +1,1 @@
+"""Small data that need no hub: drawn, generated, or shipped with a library."""

@@ -1,0 +1,46 @@
+"""What data are to training: batches to learn from, and a measure on what was held out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from export.zoo.model import ZooModel
+from service.package import Decoding, Preprocessing
+
+
+class Data(ABC):
+    name: ClassVar[str]
+    metric: ClassVar[str]  # what `measure` measures, in a word or two
+    chance: ClassVar[float]  # what guessing gives
+    higher_is_better: ClassVar[bool] = True
+
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """The sizes of a system that these data decide."""
+
+    @abstractmethod
+    def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
+        """On a batch drawn by `rng`."""
+
+    @abstractmethod
+    def measure(self, served: Any, most: int | None = None) -> float:
+        """The metric of a model opened by `open_model`, on held-out examples, at most so many."""
+
+    def preprocessing(self, folder: Path) -> Preprocessing:  # noqa: ARG002
+        """How inputs become arrays; writes the tokenizer into the folder where there is one."""
+        return Preprocessing()
+
+    def labels(self) -> tuple[str, ...] | None:
+        return None
+
+    def decoding(self) -> Decoding | None:
+        return None
+
+    def optimised(self, model: ZooModel) -> list[Any]:
+        """What the optimiser changes."""
+        return list(model.parameters())

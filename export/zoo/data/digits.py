@@ -1,0 +1,79 @@
+"""Handwritten digits, 8 × 8, from scikit-learn: 1,437 to learn from, 360 held out."""
+
+from __future__ import annotations
+
+import io
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from export.zoo.data.base import Data
+from service.package import Preprocessing
+from service.preprocessing import ExactSize, ImageSettings
+from service.tasks.images import prepare
+
+_TRAINED = 1437
+
+
+class Digits(Data):
+    name = "digits"
+    metric = "accuracy"
+    chance = 0.1
+
+    def __init__(self, image: int = 16) -> None:
+        from sklearn.datasets import load_digits
+
+        self._settings = ImageSettings(
+            white_behind_transparency=False,
+            resize=ExactSize(height=image, width=image),
+            resample="bilinear",
+            rescale=1 / 255,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+        )
+        found = load_digits()
+        order = np.random.default_rng(0).permutation(len(found.target))
+        grey = (found.images * 255 / 16).round().astype(np.uint8)[order]
+        self._pictures, self._answers = [Image.fromarray(each) for each in grey], found.target[order]
+        self._image = image
+
+    def sizes(self) -> dict[str, Any]:
+        return {"image": self._image, "classes": 10}
+
+    def labels(self) -> tuple[str, ...]:
+        return tuple(map(str, range(10)))
+
+    def preprocessing(self, folder: Path) -> Preprocessing:  # noqa: ARG002
+        return Preprocessing(image=self._settings)
+
+    @cached_property
+    def _pixels(self) -> np.ndarray:
+        return np.stack([prepare(each, self._settings) for each in self._pictures[:_TRAINED]])
+
+    def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
+        pixels, answers = self.draw(rng, batch)
+        return functional.cross_entropy(model(pixels), answers)
+
+    def draw(self, rng: np.random.Generator, batch: int) -> tuple[Tensor, Tensor]:
+        """Pixels, each moved by a pixel or so, and answers."""
+        chosen = rng.integers(0, _TRAINED, batch)
+        moved = [np.roll(self._pixels[index], rng.integers(-1, 2, 2), (1, 2)) for index in chosen]
+        return torch.from_numpy(np.stack(moved)), torch.from_numpy(self._answers[chosen])
+
+    def measure(self, served: Any, most: int | None = None) -> float:
+        held_out = range(_TRAINED, len(self._pictures))[:most]
+        found = served.classify(image=[_png(self._pictures[index]) for index in held_out], top_k=1)
+        right = [labels[0].index == self._answers[index] for labels, index in zip(found, held_out, strict=True)]
+        return float(np.mean(right))
+
+
+def _png(picture: Image.Image) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return out.getvalue()

@@ -1,0 +1,27 @@
+"""The zoo's kinds of models as families: what the pipeline needs to know of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from export.family import Family
+from export.zoo import model as kinds
+from export.zoo.checkpoint import read_checkpoint
+from export.zoo.families import onepass, words
+from export.zoo.families.base import OfZoo
+from export.zoo.model import ZooModel
+
+FAMILIES: dict[type[ZooModel], type[OfZoo]] = {
+    kinds.TextClassifier: onepass.TextClassifier,
+    kinds.ImageClassifier: onepass.ImageClassifier,
+    kinds.Detector: onepass.Detector,
+    kinds.Generator: words.Generator,
+    kinds.Translator: words.Translator,
+    kinds.Captioner: words.Captioner,
+}
+
+
+def zoo_family(folder: Path, config: dict[str, Any]) -> Family:
+    checkpoint = read_checkpoint(folder, config)
+    return next(kind for base, kind in FAMILIES.items() if isinstance(checkpoint.model, base))(checkpoint, folder)

@@ -1,0 +1,54 @@
+"""Transformer decoders: causal over what was written, and across to what was read, where there is something."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from export.zoo.kit.attention import CausalAttention, CrossAttention
+from export.zoo.kit.blocks import FeedForward
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, size: int, heads: int, hidden: int, layer: int, *, crosses: bool) -> None:
+        super().__init__()
+        self.causal, self.feed_forward = CausalAttention(size, heads, layer), FeedForward(size, hidden)
+        self.cross = CrossAttention(size, heads, layer) if crosses else None
+        self.causal_norm, self.feed_norm = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.cross_norm = nn.LayerNorm(size) if crosses else None
+
+    def forward(self, states: Tensor, memory: Tensor | None, lengths: Tensor | None) -> Tensor:
+        states = states + self.causal(self.causal_norm(states))
+        if self.cross is not None and self.cross_norm is not None:
+            states = states + self.cross(self.cross_norm(states), memory, lengths)
+        answer: Tensor = states + self.feed_forward(self.feed_norm(states))
+        return answer
+
+
+class WordDecoder(nn.Module):
+    """Tokens at given positions to states; the table of words is also what states are compared with."""
+
+    def __init__(
+        self, vocabulary: int, positions: nn.Module, size: int, heads: int, hidden: int, layers: int, *, crosses: bool
+    ) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(vocabulary, size), positions
+        nn.init.normal_(self.words.weight, std=size**-0.5)
+        self.blocks = nn.ModuleList(
+            DecoderBlock(size, heads, hidden, layer, crosses=crosses) for layer in range(layers)
+        )
+        self.norm = nn.LayerNorm(size)
+
+    @property
+    def crossings(self) -> list[CrossAttention]:
+        return [block.cross for block in self.blocks if block.cross is not None]  # type: ignore[misc]
+
+    def forward(self, tokens: Tensor, positions: Tensor, memory: Tensor | None, lengths: Tensor | None) -> Tensor:
+        states = self.words(tokens) * self.words.embedding_dim**0.5 + self.positions(positions)
+        for block in self.blocks:
+            states = block(states, memory, lengths)
+        answer: Tensor = self.norm(states)
+        return answer
+
+    def logits(self, states: Tensor) -> Tensor:
+        return functional.linear(states, self.words.weight)

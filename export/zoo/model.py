@@ -1,0 +1,98 @@
+"""What the systems of the zoo are to the rest of the house: modules of a few kinds, each with its task."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from export.zoo.kit.attention import CrossAttention
+from export.zoo.sizes import ImageSizes, SequenceSizes, Sizes
+from service.package import Task
+
+
+class ZooModel(nn.Module):
+    """Built from `sizes` alone. `Sizes` is the class that reads them."""
+
+    task: ClassVar[Task]
+    Sizes: ClassVar[type[Sizes]]
+    unfusable: ClassVar[str | None] = None  # why a softmax of this system has no fused operator, where it has none
+
+    def __init__(self, sizes: Any) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def extra_loss(self) -> Tensor | float:
+        """What the last forward pass adds to the loss of the data: ponder time, balance, and the like."""
+        return 0.0
+
+
+class TextClassifier(ZooModel):
+    task = "classification"
+    Sizes: ClassVar[type[Sizes]] = SequenceSizes
+
+    @abstractmethod
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Scores [rows, classes] of tokens [rows, length], of which the first `lengths` [rows] of each row are real."""
+
+
+class ImageClassifier(ZooModel):
+    task = "classification"
+    Sizes: ClassVar[type[Sizes]] = ImageSizes
+
+    @abstractmethod
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Scores [rows, classes] of pixels [rows, 3, height, width]."""
+
+
+class Detector(ZooModel):
+    task = "detection"
+
+    @abstractmethod
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [rows, queries, classes + 1], the last of them for nothing, and boxes [rows, queries, 4]: centre x and
+        y, width, height, as shares of the image."""
+
+
+class Writer(ZooModel):
+    """Words, one after another. `decode` stands alone, so that one step of it can be a graph over a cache."""
+
+    @abstractmethod
+    def decode(self, tokens: Tensor, positions: Tensor, memory: Tensor | None, lengths: Tensor | None) -> Tensor:
+        """States [rows, steps, size] of tokens that stand at positions [rows, steps], beside what the encoder made of
+        the source, of which `lengths` [rows] places are real."""
+
+    @abstractmethod
+    def logits(self, states: Tensor) -> Tensor: ...
+
+    def crossings(self) -> Sequence[CrossAttention]:
+        """The attention of each layer to the source."""
+        return ()
+
+    def forward(self, tokens: Tensor, memory: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        """Logits [rows, steps, vocabulary] of whole texts."""
+        positions = torch.arange(tokens.shape[1])[None].expand(tokens.shape[0], -1)
+        return self.logits(self.decode(tokens, positions, memory, lengths))
+
+
+class Generator(Writer):
+    task = "generation"
+
+
+class Translator(Writer):
+    task = "translation"
+
+    @abstractmethod
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """States [rows, source, size] of the source."""
+
+
+class Captioner(Writer):
+    task = "captioning"
+
+    @abstractmethod
+    def encode(self, pixels: Tensor) -> Tensor:
+        """States [rows, places, size] of the image."""

@@ -1,0 +1,82 @@
+"""The numbers that a system is built from, checked before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
+
+from export.errors import SourceError
+
+
+class Sizes(BaseModel):
+    """Subclasses add fields, each with the default that the recipe trains, and say which must divide which."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def read(cls, given: dict[str, Any], where: str) -> Self:
+        """From a config; what is wrong with it becomes one sentence."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "extra_forbidden":
+                raise SourceError(f"{where} has no size {name!r}; it has {', '.join(cls.model_fields)}.") from error
+            reason = first["msg"].removeprefix("Value error, ")
+            raise SourceError(f"{where}: {f'{name}: ' if name else ''}{reason}.") from error
+
+    def demand_divides(self, part: str, whole: str) -> None:
+        if getattr(self, whole) % getattr(self, part):
+            raise ValueError(f"{whole} is {getattr(self, whole)}, which {part} {getattr(self, part)} does not divide")
+
+
+class Width(Sizes):
+    """Of nearly all systems: vectors of `size` numbers, split over `heads`, in `layers` blocks."""
+
+    size: PositiveInt = 64
+    heads: PositiveInt = 4
+    layers: PositiveInt = 2
+    hidden: PositiveInt = 128  # inside the feed-forward blocks
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        self.demand_divides("heads", "size")
+        return self
+
+
+class SequenceSizes(Width):
+    vocabulary: PositiveInt = 32
+    length: PositiveInt = 64  # the longest text, in tokens
+    classes: PositiveInt = 10
+
+
+class ImageSizes(Width):
+    image: PositiveInt = 16  # height and width, in pixels
+    patch: PositiveInt = 4
+    classes: PositiveInt = 10
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> Self:
+        self.demand_divides("patch", "image")
+        return self
+
+
+class WriterSizes(Width):
+    vocabulary: PositiveInt = 32
+    room: PositiveInt = 32  # tokens of the longest answer, its start included
+
+
+class TranslatorSizes(WriterSizes):
+    source: PositiveInt = 32  # tokens of the longest source
+
+
+class CaptionerSizes(WriterSizes):
+    image: PositiveInt = 32
+    patch: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> Self:
+        self.demand_divides("patch", "image")
+        return self

@@ -1,0 +1,161 @@
+"""Every system of the zoo: what it answers, what it must not see, that it exports, serves, and learns."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from export.errors import SourceError
+from export.pipeline import Order, export
+from export.zoo.checkpoint import Checkpoint
+from export.zoo.data.base import Data
+from export.zoo.listing import README, shown, table
+from export.zoo.model import ImageClassifier, TextClassifier, ZooModel
+from export.zoo.registry import systems
+from export.zoo.training import Progress, train
+from service import open_model
+from service.package import open_package
+
+SYSTEMS = systems()
+BRIEF = 60  # steps of training that must show
+
+
+@cache
+def data_of(name: str) -> Data:
+    recipe = SYSTEMS[name].recipe
+    return recipe.data(**recipe.options)
+
+
+def untrained(name: str) -> ZooModel:
+    torch.manual_seed(5)
+    system = SYSTEMS[name]
+    model = system.model(system.sizes(data_of(name)))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))  # what begins at zero would hide a mistake
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_exports_and_serves(name: str, tmp_path: Path) -> None:
+    """The pipeline's own parity checks are part of the export; the engine must open what comes out and answer."""
+    data, model = data_of(name), untrained(name)
+    folder = tmp_path / "checkpoint"
+    checkpoint = Checkpoint(model, data.preprocessing(folder), data.labels(), data.decoding())
+    checkpoint.save(folder)
+    package = export(Order(str(folder), name=name, out=tmp_path / "models"))
+    manifest = package.manifest
+    assert (manifest.task, manifest.family) == (SYSTEMS[name].task, name)
+    assert manifest.fused.attention == manifest.fused.fused or model.unfusable == manifest.fused.because
+    with open_model(open_package(package.folder).folder) as served:
+        assert np.isfinite(data.measure(served, most=3))
+
+
+@pytest.mark.parametrize("name", [name for name, each in SYSTEMS.items() if issubclass(each.model, TextClassifier)])
+def test_padding_and_neighbours_do_not_matter(name: str) -> None:
+    model = untrained(name)
+    rng = np.random.default_rng(1)
+    width = model.sizes.length
+    lengths = torch.tensor([width, width // 2, 1], dtype=torch.int32)
+    tokens = torch.from_numpy(rng.integers(1, model.sizes.vocabulary, (3, width)))
+    with torch.no_grad():
+        together = model(tokens, lengths)
+        for row, length in enumerate(lengths.tolist()):
+            padded = -(-length // 8) * 8
+            alone = model(tokens[row : row + 1, : min(padded, width)], lengths[row : row + 1])
+            torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=1e-4)
+    assert together.shape == (3, model.sizes.classes)
+
+
+@pytest.mark.parametrize("name", [name for name, each in SYSTEMS.items() if issubclass(each.model, ImageClassifier)])
+def test_images_do_not_see_each_other(name: str) -> None:
+    model = untrained(name)
+    pixels = torch.randn(3, 3, model.sizes.image, model.sizes.image)
+    with torch.no_grad():
+        together = model(pixels)
+        alone = torch.cat([model(each[None]) for each in pixels])
+    assert together.shape == (3, model.sizes.classes)
+    torch.testing.assert_close(alone, together, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name, each in SYSTEMS.items() if each.task == "generation"])
+def test_what_comes_later_changes_nothing_before(name: str) -> None:
+    model: Any = untrained(name)
+    tokens = torch.randint(1, model.sizes.vocabulary, (2, model.sizes.room - 1))
+    changed = tokens.clone()
+    changed[:, 9:] = torch.randint(1, model.sizes.vocabulary, changed[:, 9:].shape)
+    with torch.no_grad():
+        before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :9], after[:, :9], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_learns(name: str, tmp_path: Path) -> None:
+    """A few seconds are enough for the loss to fall clearly below where it began."""
+    losses: list[float] = []
+    train(SYSTEMS[name], tmp_path, steps=BRIEF, watch=lambda now: losses.append(now.loss))
+    assert len(losses) == BRIEF
+    assert losses[-1] < 0.97 * losses[0]
+
+
+def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """To the same weights as a training that was never interrupted."""
+
+    def interrupt(now: Progress) -> None:
+        if now.done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(SYSTEMS["vit"], tmp_path / "halted", steps=12, save_every=5, watch=interrupt)
+    seen: list[int] = []
+    train(SYSTEMS["vit"], tmp_path / "halted", steps=12, save_every=5, watch=lambda now: seen.append(now.done))
+    train(SYSTEMS["vit"], tmp_path / "whole", steps=12)
+    assert seen == list(range(6, 13))
+    halted, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("halted", "whole"))
+    for name, weight in whole.items():
+        torch.testing.assert_close(halted[name], weight, atol=0, rtol=0)
+
+
+def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
+    train(SYSTEMS["vit"], tmp_path, steps=2)
+    with pytest.raises(SourceError, match="holds vit trained with seed 0 for 2 steps"):
+        train(SYSTEMS["vit"], tmp_path, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"system": "vti"}, "The zoo has no 'vti'; did you mean vit"),
+        ({"system": "bert"}, "config.json has no size 'image'; it has size, heads"),
+        ({"sizes": {"heads": 5}}, "size is 64, which heads 5 does not divide"),
+        ({"sizes": {"wings": 2}}, "config.json has no size 'wings'; it has size, heads"),
+        ({"sizes": {"layers": 0}}, "layers: Input should be greater than 0"),
+        (
+            {"sizes": {"hidden": 96}},
+            "do not fit its config.json: stack.0.feed_forward.0.weight is [128, 64], not [96, 64]",
+        ),
+    ],
+)
+def test_a_bad_config_is_refused_in_a_sentence(change: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    train(SYSTEMS["vit"], tmp_path, steps=1)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {**change, "sizes": {**config["sizes"], **change.get("sizes", {})}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SourceError, match=re.escape(sentence)):
+        export(Order(str(tmp_path), name="vit", out=tmp_path / "models"))
+    assert not (tmp_path / "models" / "vit").exists()
+
+
+def test_the_readme_lists_every_system() -> None:
+    """`python -m export.zoo.listing` writes the table."""
+    assert shown(README.read_text(encoding="utf-8")) == table()
