@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def serving(
 ) -> Iterator[Service]:
     """A service that answers; at the end it has gone, and all its processes. `program` in place of `headwaiter serve`
     is given the file, and `local`."""
-    file, ports = folder / "serve.yaml", _free_ports("grpc", "http", "metrics")
+    file, ports = folder / "serve.yaml", free_ports("grpc", "http", "metrics")
     write(file, ports, models, **more)
     process = subprocess.Popen(
         _command(file) if program is None else [*program[:-1], str(file), "local", program[-1]],
@@ -111,11 +112,15 @@ def _command(file: Path) -> list[str]:
     return [str(Path(sys.executable).parent / "headwaiter"), "serve", str(file)]
 
 
-def _free_ports(*names: str) -> dict[str, int]:
-    probes = {name: socket.create_server(("127.0.0.1", 0)) for name in names}
-    ports = {name: probe.getsockname()[1] for name, probe in probes.items()}
-    for probe in probes.values():
-        probe.close()
+def free_ports(*names: str) -> dict[str, int]:
+    """Below those that the system gives to outgoing connections, one of which could take a port that was free."""
+    ports: dict[str, int] = {}
+    for name in names:
+        while name not in ports:
+            port = random.randrange(10_000, 20_000)
+            with suppress(OSError):
+                socket.create_server(("127.0.0.1", port)).close()
+                ports[name] = port
     return ports
 
 

@@ -25,6 +25,8 @@ Phase = Literal["starting", "ready", "failed"]
 _PHASES: dict[str, Phase] = {"RUNNING": "ready", "DEPLOY_FAILED": "failed", "UNHEALTHY": "failed"}
 _POLL_SECONDS = 0.2
 _DRAIN_SECONDS = 90
+_ANSWER_SECONDS = 90  # for every application to answer through the proxy
+_PROBE_SECONDS = 2
 _HAPROXY = Path("/tmp/haproxy-serve")  # where Serve keeps a folder for each node
 _HAPROXY_SECONDS = 5
 _OBJECT_STORE = 100_000_000  # nothing goes through it
@@ -139,6 +141,33 @@ class Cluster:
     def logs(self) -> Path:
         node: Any = self._ray._private.worker._global_node
         return Path(node.get_logs_dir_path()) / "serve"
+
+
+def await_answers(service: Service, names: Iterable[str]) -> None:
+    """Every application answers through the proxy. Serve calls the proxy ready while it is being reloaded, and a call
+    that comes in between may hang; such a call is ours, and is made again."""
+    host = service.config.http.host
+    address = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{service.config.grpc.port}"
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    for name in names:
+        while not _answers(address, name):
+            if time.monotonic() > deadline:
+                raise LaunchError(f"{name} runs and does not answer at {address}.")
+            time.sleep(_POLL_SECONDS)
+
+
+def _answers(address: str, application: str) -> bool:
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=_PROBE_SECONDS, metadata=[("application", application)]
+            )
+        except grpc.RpcError:
+            return False
+    return True
 
 
 def _told(details: dict[str, Any] | None) -> Rendered:

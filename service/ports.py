@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 _BLOCKS = range(20_000, 32_000, 500)  # below those that the system gives to outgoing connections
 _HTTP, _GRPC = (1, 240), (250, 490)  # parts of a block
-_INTERNAL = (
-    "RAY_SERVE_HAPROXY_METRICS_PORT",
-    "RAY_SERVE_HAPROXY_STATS_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
-)
+_INTERNAL = {
+    "RAY_SERVE_HAPROXY_METRICS_PORT": 491,
+    "RAY_SERVE_HAPROXY_STATS_PORT": 492,
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 493,
+    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 494,
+}
 
 
 class NoPortsError(Exception):
@@ -35,26 +35,19 @@ def own_ports() -> Iterator[dict[str, str]]:
             for protocol, parts in blocks.items()
             for end, part in zip(("MIN", "MAX"), parts, strict=True)
         }
-        yield {**ranges, **_free_ports()}
+        yield ranges | {name: str(first + part) for name, part in _INTERNAL.items()}
 
 
 @contextmanager
 def _taken_block() -> Iterator[int]:
     for first in _BLOCKS:
-        try:
-            sign = socket.create_server(("127.0.0.1", first))
-        except OSError:
-            continue
-        with sign:
-            yield first
-            return
-    raise NoPortsError(f"{len(_BLOCKS)} services run on this machine already; stop one of them.")
-
-
-def _free_ports() -> dict[str, str]:
-    probes = [socket.create_server(("", 0)) for _ in _INTERNAL]
-    try:
-        return {name: str(probe.getsockname()[1]) for name, probe in zip(_INTERNAL, probes, strict=True)}
-    finally:
-        for probe in probes:
-            probe.close()
+        with suppress(OSError), ExitStack() as stack:
+            sign = stack.enter_context(socket.create_server(("127.0.0.1", first)))
+            for part in _INTERNAL.values():
+                socket.create_server(("", first + part)).close()
+            stack.pop_all()
+            break
+    else:
+        raise NoPortsError(f"{len(_BLOCKS)} services run on this machine already; stop one of them.")
+    with sign:
+        yield first

@@ -223,6 +223,7 @@ def _serve_until_stopped(service: Service, render: Render, voice: Voice, registe
             cluster = launch.Cluster(rendered)
             stack.callback(cluster.close)
         _deploy(cluster, rendered, voice)
+        launch.await_answers(service, [each["name"] for each in rendered["applications"]])
         instance = Instance.of(service, cluster)
         register.enter(instance)
         _tell(service, voice, cluster)

@@ -23,6 +23,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from loadtest.served import free_ports
 from service.config import load
 from service.instance import Instance, Register
 from service.launch import RefusedError, cause, clear_haproxy, demand_free_ports
@@ -30,14 +31,6 @@ from tests.serving_kit import write_config, write_package
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0  # seconds; the machine may be busy
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def _eventually(holds: Callable[[], Any], what: Callable[[], str] = str) -> Any:
@@ -54,7 +47,7 @@ class Started:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.file = folder, folder / "serve.yaml"
-        self.grpc, self.http, self.metrics = _free_ports(3)
+        self.grpc, self.http, self.metrics = free_ports("grpc", "http", "metrics").values()
         self._log = folder / "output.txt"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment = {
