@@ -30,7 +30,9 @@ class ShowAttendTellSizes(RecurrentSizes):
     "show-attend-tell",
     group="captioning",
     paper="Xu et al. 2015, Show, Attend and Tell: Neural Image Caption Generation with Visual Attention",
-    recipe=Recipe(SceneCaptions, bar=0.8, steps=2000, rate=2e-3, options={"image": 48, "shapes": 2}),
+    recipe=Recipe(
+        SceneCaptions, bar=0.9, steps=1200, rate=2e-3, options={"image": 48, "shapes": 2}, sizes={"size": 64}
+    ),
 )
 class ShowAttendTell(RecurrentCaptioner):
     """Convolutions leave a vector at each place of the image; before each word, an LSTM looks where it needs to. Places
