@@ -105,7 +105,7 @@ def test_additive_attention_weighs_real_places_by_the_formula() -> None:
 
 def test_random_features_come_near_to_softmax() -> None:
     torch.manual_seed(0)
-    query, key = torch.randn(2, 1, 1, 6, 16)
+    query, key = 0.5 * torch.randn(2, 1, 1, 6, 16)
     softmax = (query @ key.transpose(2, 3) / 4).softmax(-1)
 
     def error(features: int) -> float:
@@ -113,7 +113,7 @@ def test_random_features_come_near_to_softmax() -> None:
         products = mixer.features(query) @ mixer.features(key).transpose(2, 3)
         return float((products / products.sum(-1, keepdim=True) - softmax).abs().max())
 
-    assert error(4096) < 0.04
+    assert error(4096) < 0.02 < 0.08 < float((softmax - 1 / 6).abs().max())  # equal weights would be far off
     assert error(4096) < error(16) / 2
 
 
