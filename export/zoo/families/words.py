@@ -40,7 +40,7 @@ class Writer(OfZoo, words.WordDecoder):
         stated = self.checkpoint.decoding
         return stated or Decoding(start=(1,), stop=(2,), max_new_tokens=self.config.room - 1)
 
-    def cross(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def cross(self, layer: int, hidden: Any) -> tuple[Tensor, Tensor]:
         pair: tuple[Tensor, Tensor] = self.model.crossings()[layer].memories(hidden)
         return pair
 

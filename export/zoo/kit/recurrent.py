@@ -6,6 +6,9 @@ are told the length of each row, while a graph is traced. Cells that take one st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -43,7 +46,7 @@ class Reader(nn.Module):
             kept.append(last)
         return states.transpose(0, 1), [torch.cat(parts).transpose(0, 1) for parts in zip(*kept, strict=True)]
 
-    def _operator(self, layer: int, states: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+    def _operator(self, layer: int, states: Tensor, lengths: Tensor) -> Sequence[Tensor]:
         """From [length, rows, width] to [length, directions, rows, size] and what is left at the end."""
         cells = self.cells
         directions = 2 if cells.bidirectional else 1
@@ -55,12 +58,12 @@ class Reader(nn.Module):
         length, rows, _ = states.shape
         last = (directions, rows, cells.hidden_size)
         outputs = 2 if cells.mode == "GRU" else 3
-        attributes = {
+        attributes: dict[str, Any] = {
             "hidden_size": cells.hidden_size,
             "direction": "bidirectional" if cells.bidirectional else "forward",
             **({"linear_before_reset": 1} if cells.mode == "GRU" else {}),
         }
-        found: tuple[Tensor, ...] = torch.onnx.ops.symbolic_multi_out(
+        return torch.onnx.ops.symbolic_multi_out(
             cells.mode,
             [states, *weights, lengths],
             attributes,
@@ -68,7 +71,6 @@ class Reader(nn.Module):
             shapes=[(length, *last), *[last] * (outputs - 1)],
             version=OPSET,
         )
-        return found
 
     def _in_order(self, name: str) -> Tensor:
         gates = _GATES[self.cells.mode]

@@ -41,7 +41,7 @@ class RunningAttention(Projections):
 
     def features(self, heads: Tensor) -> Tensor:
         """Products of two are about exp(query · key / √size), but for a factor. Directions are of one length, which costs
-        a small bias; features have a largest value by it, and the factor keeps their sums within half precision."""
+        a small bias but bounds the features; the factor keeps their sums within half precision."""
         size = heads.shape[3]
         heads = heads * size**-0.25
         exponents = heads @ self.directions - heads.square().sum(3, keepdim=True) / 2 - size / 4
