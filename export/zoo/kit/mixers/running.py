@@ -40,8 +40,8 @@ class RunningAttention(Projections):
         return self.answer(joined(seen / total))
 
     def features(self, heads: Tensor) -> Tensor:
-        """Products of two are about exp(query · key / √size), but for a factor. Directions are of one length, which costs
-        a small bias but bounds the features; the factor keeps their sums within half precision."""
+        """Products of two are about exp(query · key / √size), but for a factor. Directions are of one length: a small
+        bias, but it bounds the features, and the factor keeps their sums within half precision."""
         size = heads.shape[3]
         heads = heads * size**-0.25
         exponents = heads @ self.directions - heads.square().sum(3, keepdim=True) / 2 - size / 4
