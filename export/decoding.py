@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,15 +72,15 @@ class Decoder(Family):
         port = Port(torch.float32, ("rows", sizes.heads, "source", sizes.head_size))
         return {f"cross.{layer}.{part}": port for layer in range(sizes.layers) for part in _PARTS}
 
-    def beginnings(self, hidden: Tensor, inputs: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
+    def beginnings(self, hidden: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:  # noqa: ARG002
         """The first values of the states in `begun_by_encoder`."""
         return {}
 
-    def encode(self, inputs: dict[str, Tensor]) -> Tensor:
-        """The encoder's states; asked for only where there is a source."""
+    def encode(self, inputs: dict[str, Tensor]) -> Any:
+        """What the source becomes, for `cross` and `beginnings`; asked for only where there is a source."""
         raise NotImplementedError
 
-    def cross(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def cross(self, layer: int, hidden: Any) -> tuple[Tensor, Tensor]:
         """Keys and values [rows, heads, source, size] that a layer's cross-attention looks at."""
         raise NotImplementedError
 
@@ -100,7 +101,7 @@ class Decoder(Family):
 
 
 class _Encoder(nn.Module):
-    """Source ▸ cross-attention keys and values of every decoder layer."""
+    """Source ▸ cross-attention keys and values of every decoder layer, and the states that follow from it."""
 
     def __init__(self, family: Decoder) -> None:
         super().__init__()

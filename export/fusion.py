@@ -12,7 +12,7 @@ from export.errors import ExportError
 from export.family import Family
 from service.package import Fused
 
-_PASSED_ON = {"Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Where"}
+_PASSED_ON = {"Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Unsqueeze", "Where"}
 
 
 def fused_operators(model: ir.Model) -> Counter[str]:

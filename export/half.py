@@ -12,7 +12,7 @@ from export.constants import add_constant, array, constant
 from export.optimise import remove_unused
 
 _FULL, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
-_IN_FULL = {"CumSum", "Cos", "Exp", "Log", "Pow", "Range", "Sin"}
+_IN_FULL = {"CumSum", "Cos", "Exp", "GRU", "LSTM", "Log", "Pow", "Range", "Sin"}  # no kernels in half, or a loss
 _UNTOUCHED_FROM = {"Resize": 1}  # inputs from here on have a type of their own
 
 

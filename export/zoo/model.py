@@ -72,6 +72,10 @@ class Writer(ZooModel):
         """The attention of each layer to the source."""
         return ()
 
+    def held(self) -> dict[str, tuple[int, ...]]:
+        """States that each step replaces, by name, and the shape of a row's; none where keys and values are cached."""
+        return {}
+
     def forward(self, tokens: Tensor, memory: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         """Logits [rows, steps, vocabulary] of whole texts."""
         positions = torch.arange(tokens.shape[1])[None].expand(tokens.shape[0], -1)

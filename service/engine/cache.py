@@ -30,6 +30,7 @@ class RowCache:
             for port in manifest.graphs["decoder"].inputs
             if port.name.startswith("cross.")
         }
+        self._told_lengths = any(port.name == "source_lengths" for port in manifest.graphs["decoder"].inputs)
         self.width = 0
 
     def bind(self, binding: Binding, first: int, last: int) -> None:
@@ -57,8 +58,8 @@ class RowCache:
 
     def fit_sources(self, longest: int, in_use: int) -> bool:
         """Makes room for sources of this length; gives room back when half of it would do. True if memory moved."""
-        wanted = padded_length(longest)
-        if not self.cross or wanted == self.width or self.width // 2 < wanted < self.width:
+        wanted = padded_length(longest) if self._told_lengths else longest  # else padding would be seen
+        if not self.cross or wanted == self.width or (self._told_lengths and self.width // 2 < wanted < self.width):
             return False
         kept = min(wanted, self.width)
         for name, array in self.cross.items():

@@ -101,8 +101,11 @@ class Decoder(Worker[DecodeJob]):
             members = [jobs[index] for index in group]
             encoded = self.session.run("encoder", self._batch(members))
             if images:
+                places = next(
+                    (value.shape[2] for name, value in encoded.items() if name in self.stepper.cache.cross), 0
+                )
                 for job in members:
-                    job.source_length = next(iter(encoded.values())).shape[2]
+                    job.source_length = places
             self.stepper.fit_sources(max(row.job.source_length for row in self.rows), len(self.rows))
             for index, job in enumerate(members):
                 for row in job.rows:

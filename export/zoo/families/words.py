@@ -10,7 +10,7 @@ from torch import Tensor
 
 from export import words
 from export.attention import Scene
-from export.decoding import Geometry
+from export.decoding import Geometry, Held
 from export.graph import Port
 from export.runtime import Arrays
 from export.zoo.families.base import OfZoo
@@ -20,6 +20,12 @@ from service.package import Decoding
 class Writer(OfZoo, words.WordDecoder):
     def geometry(self) -> Geometry:
         return Geometry(self.config.layers, self.config.heads, self.config.size // self.config.heads)
+
+    def states(self) -> dict[str, Held]:
+        replaced = {
+            name: Held(Port(torch.float32, ("rows", *shape)), "replace") for name, shape in self.model.held().items()
+        }
+        return replaced or super().states()
 
     def vocabulary(self) -> int:
         return int(self.config.vocabulary)
@@ -34,7 +40,7 @@ class Writer(OfZoo, words.WordDecoder):
         stated = self.checkpoint.decoding
         return stated or Decoding(start=(1,), stop=(2,), max_new_tokens=self.config.room - 1)
 
-    def cross(self, layer: int, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def cross(self, layer: int, hidden: Any) -> tuple[Tensor, Tensor]:
         pair: tuple[Tensor, Tensor] = self.model.crossings()[layer].memories(hidden)
         return pair
 
@@ -74,9 +80,8 @@ class Translator(FromSource, words.Translator):
     def source_vocabulary(self) -> int:
         return self.vocabulary()
 
-    def encode(self, inputs: dict[str, Tensor]) -> Tensor:
-        states: Tensor = self.model.encode(inputs["tokens"], inputs["lengths"])
-        return states
+    def encode(self, inputs: dict[str, Tensor]) -> Any:
+        return self.model.encode(inputs["tokens"], inputs["lengths"])
 
 
 class Captioner(FromSource):
@@ -88,9 +93,8 @@ class Captioner(FromSource):
     def source_ports(self) -> dict[str, Port]:
         return {"pixels": Port(torch.float32, ("rows", 3, self.config.image, self.config.image))}
 
-    def encode(self, inputs: dict[str, Tensor]) -> Tensor:
-        states: Tensor = self.model.encode(inputs["pixels"])
-        return states
+    def encode(self, inputs: dict[str, Tensor]) -> Any:
+        return self.model.encode(inputs["pixels"])
 
     def sample_source(self, rows: int, length: int, rng: np.random.Generator) -> dict[str, Any]:  # noqa: ARG002
         return {"pixels": rng.standard_normal((rows, 3, self.config.image, self.config.image)).astype(np.float32)}

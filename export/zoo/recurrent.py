@@ -1,0 +1,78 @@
+"""Kinds of systems that write from states: each step takes one word and leaves its states to the next."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from export.zoo.kit.additive import AdditiveAttention
+from export.zoo.kit.attention import Pair
+from export.zoo.model import ZooModel
+from export.zoo.sizes import Sizes
+
+States = dict[str, Tensor]
+
+
+class RecurrentSizes(Sizes):
+    size: PositiveInt = 128
+    vocabulary: PositiveInt = 32
+    room: PositiveInt = 32  # tokens of the longest answer, its start included
+
+
+class RecurrentTranslatorSizes(RecurrentSizes):
+    source: PositiveInt = 32  # tokens of the longest source
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a source became: the states that writing begins with, and places [rows, places, size] to look at."""
+
+    states: States
+    places: Tensor | None = None
+
+
+class RecurrentWriter(ZooModel):
+    def crossing(self) -> AdditiveAttention | None:
+        """The attention to the places of the source."""
+        return None
+
+    @abstractmethod
+    def held(self) -> dict[str, tuple[int, ...]]:
+        """The states by name, and the shape of a row's."""
+
+    @abstractmethod
+    def step(self, words: Tensor, states: States, seen: Pair | None, lengths: Tensor | None) -> tuple[Tensor, States]:
+        """What words [rows] make of the states: an answer [rows, size] for `logits`, and the states after it. `seen` is
+        what attention made of the source, of which `lengths` [rows] places are real."""
+
+    @abstractmethod
+    def logits(self, answers: Tensor) -> Tensor: ...
+
+    def forward(self, tokens: Tensor, reading: Reading, lengths: Tensor | None = None) -> Tensor:
+        """Logits [rows, steps, vocabulary] of whole texts."""
+        states, answers = reading.states, []
+        crossing = self.crossing()
+        seen = crossing.memories(reading.places) if crossing is not None and reading.places is not None else None
+        for words in tokens.unbind(1):
+            answer, states = self.step(words, states, seen, lengths)
+            answers.append(answer)
+        return self.logits(torch.stack(answers, 1))
+
+
+class RecurrentTranslator(RecurrentWriter):
+    task = "translation"
+    Sizes = RecurrentTranslatorSizes
+
+    @abstractmethod
+    def encode(self, tokens: Tensor, lengths: Tensor) -> Reading: ...
+
+
+class RecurrentCaptioner(RecurrentWriter):
+    task = "captioning"
+
+    @abstractmethod
+    def encode(self, pixels: Tensor) -> Reading: ...
