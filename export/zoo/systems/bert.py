@@ -36,8 +36,7 @@ class Bert(SequenceClassifier):
         return SelfAttention(sizes.size, sizes.heads)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        states = self.words(tokens) + self.positions(torch.arange(tokens.shape[1]))
-        states = torch.cat([self.first.expand(tokens.shape[0], -1, -1), states], 1)
+        states = torch.cat([self.first.expand(tokens.shape[0], -1, -1), self.embedded(tokens)], 1)
         states = self.stack(self.norm(states), lengths + 1)
         answer: Tensor = self.head(self.pooler(states[:, 0]).tanh())
         return answer
