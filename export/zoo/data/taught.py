@@ -24,15 +24,14 @@ class TaughtDigits(Digits):
     @cached_property
     def teacher(self) -> nn.Module:
         """A small convolutional network, trained at first use and the same every time."""
-        with torch.random.fork_rng():
-            torch.manual_seed(_TEACHER_SEED)
-            teacher = nn.Sequential(*_narrowing(3, 16), *_narrowing(16, 32), nn.Flatten(1), nn.LazyLinear(10))
-            teacher(torch.zeros(1, 3, self.sizes()["image"], self.sizes()["image"]))
+        teacher = _untaught(self.sizes()["image"])
         optimiser = torch.optim.AdamW(teacher.parameters(), lr=_RATE)
         for lesson in range(_LESSONS):
             pixels, answers = self.draw(np.random.default_rng((_TEACHER_SEED, lesson)), _BATCH)
+            with torch.enable_grad():  # whoever asks for the teacher may be past learning
+                loss = functional.cross_entropy(teacher(pixels), answers)
             optimiser.zero_grad()
-            functional.cross_entropy(teacher(pixels), answers).backward()
+            loss.backward()
             optimiser.step()
         return teacher.eval()
 
@@ -42,6 +41,14 @@ class TaughtDigits(Digits):
             said = self.teacher(pixels).argmax(1)
         own, taught = model.answers(pixels)
         return (functional.cross_entropy(own, truth) + functional.cross_entropy(taught, said)) / 2
+
+
+def _untaught(image: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(_TEACHER_SEED)
+        return nn.Sequential(
+            *_narrowing(3, 16), *_narrowing(16, 32), nn.Flatten(1), nn.Linear(32 * (image // 4) ** 2, 10)
+        )
 
 
 def _narrowing(given: int, made: int) -> tuple[nn.Module, ...]:
