@@ -261,7 +261,7 @@ def test_the_mixer_mixes_places_then_numbers() -> None:
 def test_rotary_attention_is_that_of_transformers() -> None:
     config = RoFormerConfig(hidden_size=32, num_attention_heads=4, rotary_value=False, attention_probs_dropout_prob=0.0)
     original, ours = RoFormerSelfAttention(config).eval(), RotaryAttention(32, 4, length=24).eval()
-    ours.out = nn.Identity()  # type: ignore[assignment]
+    ours.out = nn.Identity()
     for name in ("query", "key", "value"):
         getattr(ours, name).load_state_dict(getattr(original, name).state_dict())
     table = RoFormerSinusoidalPositionalEmbedding(24, 8)
@@ -319,7 +319,7 @@ def test_pondering_costs() -> None:
     cost = model.extra_loss()
     assert isinstance(cost, Tensor)
     cost.backward()
-    assert model.stack.halting.bias.grad.item() < 0  # type: ignore[union-attr, operator]
+    assert model.stack.halting.bias.grad.item() < 0
     tokens[1, 3:] = 5
     model(tokens, lengths)
     torch.testing.assert_close(model.extra_loss(), cost)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from export.zoo.data.digits import Digits
 
 _TEACHER_SEED = 7
-_LESSONS, _BATCH, _RATE = 400, 64, 3e-3
+_LESSONS, _BATCH, _RATE = 200, 64, 3e-3
 
 
 class TaughtDigits(Digits):
