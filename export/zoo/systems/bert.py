@@ -17,7 +17,7 @@ from export.zoo.sizes import SequenceSizes
     "bert",
     group="the transformer",
     paper="Devlin et al. 2018, BERT: Pre-training of Deep Bidirectional Transformers",
-    recipe=Recipe(ListOps, bar=0.9, steps=3000),
+    recipe=Recipe(ListOps, bar=0.9, steps=3000, rate=2e-3),
 )
 class Bert(SequenceClassifier):
     """A learned token stands before the text and is what the answer is read from."""
