@@ -62,6 +62,11 @@ class ImageSizes(Width):
         self.demand_divides("patch", "image")
         return self
 
+    @property
+    def patches(self) -> int:
+        """Of an image."""
+        return (self.image // self.patch) ** 2
+
 
 class WriterSizes(Width):
     vocabulary: PositiveInt = 32

@@ -36,13 +36,17 @@ class SequenceClassifier(TextClassifier):
     def make_stack(self, sizes: SequenceSizes) -> nn.Module:
         return Stack(self.block(self.make_mixer(sizes), sizes.size, sizes.hidden) for _ in range(sizes.layers))
 
-    def make_positions(self, sizes: SequenceSizes) -> nn.Module:
+    def make_positions(self, sizes: SequenceSizes) -> nn.Module | None:
+        """What is added to words to say where they stand; nothing where the mixer knows."""
         return Sinusoidal(sizes.length, sizes.size)
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        words: Tensor = self.words(tokens)
+        return words if self.positions is None else words + self.positions(torch.arange(tokens.shape[1]))
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         if self.fixed_length:
             tokens = pad(tokens, (0, self.sizes.length - tokens.shape[1]))
-        states = self.words(tokens) + self.positions(torch.arange(tokens.shape[1]))
-        states = self.stack(blanked(states, lengths), lengths)
+        states = self.stack(blanked(self.embedded(tokens), lengths), lengths)
         answer: Tensor = self.head(mean(self.norm(states), lengths))
         return answer

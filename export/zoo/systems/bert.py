@@ -17,7 +17,7 @@ from export.zoo.sizes import SequenceSizes
     "bert",
     group="the transformer",
     paper="Devlin et al. 2018, BERT: Pre-training of Deep Bidirectional Transformers",
-    recipe=Recipe(ListOps, bar=0.9, steps=3000),
+    recipe=Recipe(ListOps, bar=0.9, steps=3000, rate=2e-3),
 )
 class Bert(SequenceClassifier):
     """A learned token stands before the text and is what the answer is read from."""
@@ -36,8 +36,7 @@ class Bert(SequenceClassifier):
         return SelfAttention(sizes.size, sizes.heads)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        states = self.words(tokens) + self.positions(torch.arange(tokens.shape[1]))
-        states = torch.cat([self.first.expand(tokens.shape[0], -1, -1), states], 1)
+        states = torch.cat([self.first.expand(tokens.shape[0], -1, -1), self.embedded(tokens)], 1)
         states = self.stack(self.norm(states), lengths + 1)
         answer: Tensor = self.head(self.pooler(states[:, 0]).tanh())
         return answer
