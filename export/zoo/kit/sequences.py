@@ -33,7 +33,7 @@ class SequenceClassifier(TextClassifier):
         """One layer's; called with states [rows, length, size] and lengths [rows]."""
         raise NotImplementedError
 
-    def make_stack(self, sizes: SequenceSizes) -> nn.Module:
+    def make_stack(self, sizes: Any) -> nn.Module:
         return Stack(self.block(self.make_mixer(sizes), sizes.size, sizes.hidden) for _ in range(sizes.layers))
 
     def make_positions(self, sizes: SequenceSizes) -> nn.Module:

@@ -14,14 +14,14 @@ from export.zoo.sizes import SequenceSizes, Sizes
 
 
 class PerformerSizes(SequenceSizes):
-    features: PositiveInt = 64  # random ones, of each query and key
+    features: PositiveInt = 32  # random ones, of each query and key
 
 
 @system(
     "performer",
     group="cheaper attention",
     paper="Choromanski et al. 2020, Rethinking Attention with Performers",
-    recipe=Recipe(ListOps, bar=0.8, steps=3000),
+    recipe=Recipe(ListOps, bar=0.8, steps=2000),
 )
 class Performer(SequenceClassifier):
     Sizes: ClassVar[type[Sizes]] = PerformerSizes

@@ -37,5 +37,5 @@ class Reformer(SequenceClassifier):
     def make_mixer(self, sizes: ReformerSizes) -> nn.Module:
         return ReformerMixer(sizes.size, sizes.heads, sizes.buckets, sizes.chunk)
 
-    def make_stack(self, sizes: SequenceSizes) -> nn.Module:
+    def make_stack(self, sizes: ReformerSizes) -> nn.Module:
         return TwoStreams(Reversible(self.make_mixer(sizes), sizes.size, sizes.hidden) for _ in range(sizes.layers))
