@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadtest.entrant import Task, compete
+from loadtest.entrant import Entrant, Task, compete
 
 NAMES = (
     "softmax",
@@ -60,5 +61,5 @@ def _peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    entrants = {name: partial(Mixing, name) for name in NAMES}
+    entrants: dict[str, Callable[[int], Entrant]] = {name: partial(Mixing, name) for name in NAMES}
     compete(entrants, dict.fromkeys(NAMES, ("onnxruntime", "numpy")))

@@ -21,7 +21,7 @@ class PerformerSizes(SequenceSizes):
     "performer",
     group="cheaper attention",
     paper="Choromanski et al. 2020, Rethinking Attention with Performers",
-    recipe=Recipe(ListOps, bar=0.8, steps=2000),
+    recipe=Recipe(ListOps, bar=0.8, steps=1500),
 )
 class Performer(SequenceClassifier):
     Sizes: ClassVar[type[Sizes]] = PerformerSizes
