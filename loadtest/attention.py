@@ -56,8 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found, versions = _measure(names, length, options.rounds, _Shown(status, length))
         rows += found
         console.print(f"{length} tokens: " + ", ".join(f"{row.mixer} {row.milliseconds:.3g} ms" for row in found))
-    slopes = [_slope(name, rows) for name in options.mixers if sum(row.mixer == name for row in rows) > 1]
-    options.results.mkdir(parents=True, exist_ok=True)
+        _keep(options, limits, load, versions, rows, left_out)
+    console.print(_table(_slopes(options.mixers, rows), rows))
+    for each in left_out:
+        console.print(f"{each.mixer} at {each.length}: {each.because}")
+    console.print(f"Written: {options.results}: attention.json, attention.png")
+
+
+def _keep(
+    options: argparse.Namespace,
+    limits: Limits,
+    load: float,
+    versions: dict[str, str],
+    rows: Sequence[Scaled],
+    left_out: Sequence[LeftOut],
+) -> None:
+    """After each length: longer ones take long."""
     content = {
         "what": f"one mixer of size {SIZE} with {HEADS} heads, exported in fp32, one row",
         "machine": machine(1),
@@ -67,15 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rounds": options.rounds,
         "limits": asdict(limits),
         "settings": {name: MIXERS[name].settings for name in options.mixers},
-        "slopes": [_rounded(asdict(slope)) for slope in slopes],
+        "slopes": [_rounded(asdict(slope)) for slope in _slopes(options.mixers, rows)],
         "left_out": [asdict(each) for each in left_out],
         "measured": [_rounded(asdict(row)) for row in rows],
     }
+    options.results.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     (options.results / "attention.json").write_text(text, encoding="utf-8")
     draw(rows, options.results / "attention.png")
-    console.print(_table(slopes, rows), *(f"{each.mixer} at {each.length}: {each.because}\n" for each in left_out))
-    console.print(f"Written: {options.results}: attention.json, attention.png")
 
 
 def _worth_it(
@@ -113,6 +126,10 @@ def _measure(names: Sequence[str], length: int, rounds: int, shown: _Shown) -> t
 
 def _versions(contestants: Sequence[Contestant]) -> dict[str, str]:
     return contestants[0].versions if contestants else {}
+
+
+def _slopes(names: Iterable[str], rows: Sequence[Scaled]) -> list[Slope]:
+    return [_slope(name, rows) for name in names if sum(row.mixer == name for row in rows) > 1]
 
 
 def _slope(name: str, rows: Sequence[Scaled]) -> Slope:
