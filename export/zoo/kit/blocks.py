@@ -65,3 +65,11 @@ class Stack(nn.ModuleList):
         for block in self:
             states = block(states, lengths)
         return states
+
+
+class TwoStreams(Stack):
+    """Reversible blocks: both streams begin as the states, and end as their average."""
+
+    def forward(self, states: Tensor, lengths: Tensor | None = None) -> Tensor:
+        first, second = super().forward(torch.cat([states, states], 2), lengths).chunk(2, 2)
+        return (first + second) / 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,11 @@ class SequenceClassifier(TextClassifier):
         self.norm = nn.LayerNorm(sizes.size)
         self.head = nn.Linear(sizes.size, sizes.classes)
 
-    def make_mixer(self, sizes: SequenceSizes) -> nn.Module:
+    def make_mixer(self, sizes: Any) -> nn.Module:
         """One layer's; called with states [rows, length, size] and lengths [rows]."""
         raise NotImplementedError
 
-    def make_stack(self, sizes: SequenceSizes) -> nn.Module:
+    def make_stack(self, sizes: Any) -> nn.Module:
         return Stack(self.block(self.make_mixer(sizes), sizes.size, sizes.hidden) for _ in range(sizes.layers))
 
     def make_positions(self, sizes: SequenceSizes) -> nn.Module | None:
