@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.zoo.data.base import Data
+from export.zoo.data.pictures import png, square
 from service.package import Preprocessing
-from service.preprocessing import ExactSize, ImageSettings
 from service.tasks.images import prepare
 
 _TRAINED = 1437
@@ -29,14 +28,7 @@ class Digits(Data):
     def __init__(self, image: int = 16) -> None:
         from sklearn.datasets import load_digits
 
-        self._settings = ImageSettings(
-            white_behind_transparency=False,
-            resize=ExactSize(height=image, width=image),
-            resample="bilinear",
-            rescale=1 / 255,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.5, 0.5, 0.5),
-        )
+        self._settings = square(image)
         found = load_digits()
         order = np.random.default_rng(0).permutation(len(found.target))
         grey = (found.images * 255 / 16).round().astype(np.uint8)[order]
@@ -68,12 +60,6 @@ class Digits(Data):
 
     def measure(self, served: Any, most: int | None = None) -> float:
         held_out = range(_TRAINED, len(self._pictures))[:most]
-        found = served.classify(image=[_png(self._pictures[index]) for index in held_out], top_k=1)
+        found = served.classify(image=[png(self._pictures[index]) for index in held_out], top_k=1)
         right = [labels[0].index == self._answers[index] for labels, index in zip(found, held_out, strict=True)]
         return float(np.mean(right))
-
-
-def _png(picture: Image.Image) -> bytes:
-    out = io.BytesIO()
-    picture.save(out, "PNG")
-    return out.getvalue()

@@ -1,0 +1,96 @@
+"""Coloured shapes on a background: to be found, or to be told in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from export.zoo.data.base import Data
+from export.zoo.data.batches import HELD_OUT_SEED, next_word_loss, padded
+from export.zoo.data.drawing import ABOVE, COLOURS, LEFT_OF, OUTLINES, Shape, clear, compose, draw, tell
+from export.zoo.data.pictures import png, square
+from export.zoo.data.words import END, PAD, START, UNKNOWN, Words
+from service.package import Decoding, Preprocessing
+from service.tasks.images import prepare
+
+_HELD_OUT = 500
+_TRAINED = 12_000
+
+
+class Drawn(Data):
+    """Scenes of up to so many `shapes`. Those to learn from are drawn when they are first needed, and kept."""
+
+    def __init__(self, image: int, shapes: int) -> None:
+        self.image, self.shapes, self._settings = image, shapes, square(image)
+        self._kept: dict[int, tuple[Image.Image, list[Shape]]] = {}
+
+    def sizes(self) -> dict[str, Any]:
+        return {"image": self.image}
+
+    def suits(self, shapes: list[Shape]) -> bool:  # noqa: ARG002
+        """Whether there is one right answer to the scene."""
+        return True
+
+    def example(self, rng: np.random.Generator) -> tuple[Image.Image, list[Shape]]:
+        count = int(rng.integers(1, self.shapes + 1))
+        while not self.suits(shapes := compose(rng, self.image, count)):
+            pass
+        return draw(rng, self.image, shapes), shapes
+
+    def draw(self, rng: np.random.Generator, batch: int) -> tuple[Tensor, list[list[Shape]]]:
+        """Pixels [batch, 3, image, image] and what they show."""
+        chosen = [self._trained(index) for index in rng.integers(0, _TRAINED, batch).tolist()]
+        pixels = np.stack([prepare(picture, self._settings) for picture, _ in chosen])
+        return torch.from_numpy(pixels), [shapes for _, shapes in chosen]
+
+    def _trained(self, index: int) -> tuple[Image.Image, list[Shape]]:
+        if index not in self._kept:
+            self._kept[index] = self.example(np.random.default_rng(index))
+        return self._kept[index]
+
+    def held_out(self, most: int | None) -> tuple[list[bytes], list[list[Shape]]]:
+        """Files of scenes that are not learned from, and what they show."""
+        rng = np.random.default_rng(HELD_OUT_SEED)
+        drawn = [self.example(rng) for _ in range(most or _HELD_OUT)]
+        return [png(picture) for picture, _ in drawn], [shapes for _, shapes in drawn]
+
+
+class SceneCaptions(Drawn):
+    """A sentence says what stands where."""
+
+    name = "scene captions"
+    metric = "exact"
+    chance = 0.02  # naming one shape, of which there are as many as kinds and colours
+
+    def __init__(self, image: int = 64, shapes: int = 3) -> None:
+        super().__init__(image, shapes)
+        self._words = Words(["a", *COLOURS, *OUTLINES, *LEFT_OF.split(), *ABOVE.split()])
+        longest = f" {LEFT_OF} ".join(["a red star"] * shapes)
+        self.room = len(longest.split()) + 2  # with the start and the end
+
+    def sizes(self) -> dict[str, Any]:
+        return {"vocabulary": len(self._words), "image": self.image, "room": self.room}
+
+    def preprocessing(self, folder: Path) -> Preprocessing:
+        return self._words.write(folder, self.room).model_copy(update={"image": self._settings})
+
+    def decoding(self) -> Decoding:
+        return Decoding(start=(START,), stop=(END,), never=(PAD, START, UNKNOWN), max_new_tokens=self.room - 1)
+
+    def suits(self, shapes: list[Shape]) -> bool:
+        return clear(self.image, shapes)
+
+    def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
+        pixels, scenes = self.draw(rng, batch)
+        tokens, _ = padded([[START, *self._words.encode(tell(shapes)), END] for shapes in scenes])
+        return next_word_loss(model(tokens[:, :-1], model.encode(pixels)), tokens[:, 1:])
+
+    def measure(self, served: Any, most: int | None = None) -> float:
+        pictures, scenes = self.held_out(most)
+        found = served.caption(pictures, beams=1)
+        return float(np.mean([each.text == tell(shapes) for each, shapes in zip(found, scenes, strict=True)]))
