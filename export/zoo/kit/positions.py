@@ -30,6 +30,19 @@ class Sinusoidal(nn.Module):
         return self.table[positions]
 
 
+class OnGrid(nn.Module):
+    """Adds to each cell of an image where it is."""
+
+    table: Tensor
+
+    def __init__(self, side: int, size: int) -> None:
+        super().__init__()
+        self.register_buffer("table", grid_sinusoids(side, size), persistent=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states + self.table
+
+
 class Learned(nn.Embedding):
     """A vector for each position, learned like those of words."""
 

@@ -64,12 +64,19 @@ class Detr(Detector):
         self.stem = Stem(sizes.size)
         self.register_buffer("places", grid_sinusoids(sizes.image // STRIDE, sizes.size), persistent=False)
         self.encoder = nn.ModuleList(Block(sizes, crosses=False) for _ in range(sizes.layers))
-        self.queries = nn.Parameter(torch.randn(sizes.queries, sizes.size))
+        self.queries = nn.Parameter(self._looking(spread(sizes.queries)))
         self.decoder = nn.ModuleList(Block(sizes, crosses=True) for _ in range(sizes.decoder_layers))
         self.memory_norm, self.norm = nn.LayerNorm(sizes.size), nn.LayerNorm(sizes.size)
         self.classes = nn.Linear(sizes.size, sizes.classes + 1)
         self.boxes = nn.Sequential(nn.Linear(sizes.size, sizes.size), nn.ReLU(), nn.Linear(sizes.size, 4))
         self.anchors = nn.Parameter(spread(sizes.queries).logit())
+        for block in self.decoder:
+            block.cross.key.load_state_dict(block.cross.query.state_dict())
+
+    def _looking(self, anchors: Tensor) -> Tensor:
+        side = self.sizes.image // STRIDE
+        column, row = (anchors[:, :2] * side).long().unbind(1)
+        return self.places[row * side + column]
 
     def guesses(self, pixels: Tensor) -> list[tuple[Tensor, Tensor]]:
         """One after each layer of the decoder."""
