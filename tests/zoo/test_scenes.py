@@ -130,7 +130,7 @@ def test_no_other_matching_costs_less() -> None:
             likely = scores[row].softmax(-1)[picked, things.classes].sum()
             apart = (found[row, picked] - things.boxes).abs().sum()
             shared = generalized_box_iou(to_corners(found[row, picked]), to_corners(things.boxes)).diag().sum()
-            return float(-likely + 5 * apart - 2 * shared)
+            return float(-3 * likely + 5 * apart - 2 * shared)
 
         best = min(permutations(range(scores.shape[1]), len(things.boxes)), key=cost)
         assert tuple(chosen[rows == row].tolist()) == best
@@ -138,13 +138,13 @@ def test_no_other_matching_costs_less() -> None:
 
 def test_the_set_loss_is_that_of_transformers() -> None:
     scores, found, truth = guesses()
-    matcher = HungarianMatcher(class_cost=1, bbox_cost=5, giou_cost=2)
+    matcher = HungarianMatcher(class_cost=3, bbox_cost=5, giou_cost=2)
     judge = ImageLoss(matcher, num_classes=4, eos_coef=0.2, losses=["labels", "boxes"])
     parts = judge(
         {"logits": scores, "pred_boxes": found},
         [{"class_labels": each.classes, "boxes": each.boxes} for each in truth],
     )
-    expected = parts["loss_ce"] + 5 * parts["loss_bbox"] + 2 * parts["loss_giou"]
+    expected = 3 * parts["loss_ce"] + 5 * parts["loss_bbox"] + 2 * parts["loss_giou"]
     torch.testing.assert_close(set_loss(scores, found, truth), expected)
 
 

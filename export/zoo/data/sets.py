@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from export.zoo.data.boxes import generalised_overlap, to_corners
 
-_CLASS, _DISTANCE, _OVERLAP = 1.0, 5.0, 2.0  # what each part counts
+_CLASS, _DISTANCE, _OVERLAP = 3.0, 5.0, 2.0  # what each part counts; kinds of small shapes are learned last
 _NOTHING = 0.2  # what a guess of nothing counts: most are that
 
 

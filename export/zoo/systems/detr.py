@@ -24,7 +24,7 @@ class DetrSizes(Width):
     image: int = Field(default=64, gt=0, multiple_of=STRIDE)
     classes: PositiveInt = 4
     queries: PositiveInt = 9
-    decoder_layers: PositiveInt = 3
+    decoder_layers: PositiveInt = 2
 
 
 class Block(nn.Module):
@@ -34,6 +34,8 @@ class Block(nn.Module):
         super().__init__()
         self.attention = PlacedAttention(sizes.size, sizes.heads)
         self.cross = PlacedAttention(sizes.size, sizes.heads) if crosses else None
+        if self.cross is not None:  # equal places compare as equal from the start
+            self.cross.key.load_state_dict(self.cross.query.state_dict())
         self.feed_forward = FeedForward(sizes.size, sizes.hidden)
         self.norm, self.cross_norm, self.feed_norm = (nn.LayerNorm(sizes.size) for _ in range(3))
 
@@ -50,11 +52,11 @@ class Block(nn.Module):
     "detr",
     group="vision",
     paper="Carion et al. 2020, End-to-End Object Detection with Transformers",
-    recipe=Recipe(Scenes, bar=0.8, steps=3000, batch=32),
+    recipe=Recipe(Scenes, bar=0.8, steps=2500, batch=32, rate=2e-3),
 )
 class Detr(Detector):
-    """Boxes are learned as changes of anchors that begin spread over the image: that saves the queries the long time
-    until they have parted."""
+    """Queries begin as places spread over the image, and boxes are changes of anchors there: that saves the long time
+    until the queries have parted."""
 
     Sizes: ClassVar[type[Sizes]] = DetrSizes
     places: Tensor
@@ -64,16 +66,15 @@ class Detr(Detector):
         self.stem = Stem(sizes.size)
         self.register_buffer("places", grid_sinusoids(sizes.image // STRIDE, sizes.size), persistent=False)
         self.encoder = nn.ModuleList(Block(sizes, crosses=False) for _ in range(sizes.layers))
-        self.queries = nn.Parameter(self._looking(spread(sizes.queries)))
+        self.queries = nn.Parameter(self._places_of(spread(sizes.queries)))
         self.decoder = nn.ModuleList(Block(sizes, crosses=True) for _ in range(sizes.decoder_layers))
         self.memory_norm, self.norm = nn.LayerNorm(sizes.size), nn.LayerNorm(sizes.size)
         self.classes = nn.Linear(sizes.size, sizes.classes + 1)
         self.boxes = nn.Sequential(nn.Linear(sizes.size, sizes.size), nn.ReLU(), nn.Linear(sizes.size, 4))
         self.anchors = nn.Parameter(spread(sizes.queries).logit())
-        for block in self.decoder:
-            block.cross.key.load_state_dict(block.cross.query.state_dict())
 
-    def _looking(self, anchors: Tensor) -> Tensor:
+    def _places_of(self, anchors: Tensor) -> Tensor:
+        """Of the cells in which the anchors have their centres."""
         side = self.sizes.image // STRIDE
         column, row = (anchors[:, :2] * side).long().unbind(1)
         return self.places[row * side + column]
