@@ -19,7 +19,7 @@ from export.zoo.sizes import CaptionerSizes, Sizes
     "vit-captioner",
     group="captioning",
     paper="Liu et al. 2021, CPTR: Full Transformer Network for Image Captioning",
-    recipe=Recipe(SceneCaptions, bar=0.8, steps=3000, sizes={"patch": 8}),
+    recipe=Recipe(SceneCaptions, bar=0.8, steps=2000, rate=2e-3, sizes={"patch": 8}),
 )
 class VitCaptioner(TransformerCaptioner):
     Sizes: ClassVar[type[Sizes]] = CaptionerSizes
