@@ -82,7 +82,7 @@ class Scenes(Drawn):
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
         pixels, scenes = self.draw(rng, batch)
         truth = [self._things(shapes) for shapes in scenes]
-        return torch.stack([set_loss(*guess, truth) for guess in model.guesses(pixels)]).sum()
+        return torch.stack([set_loss(scores, boxes, truth) for scores, boxes in model.guesses(pixels)]).sum()
 
     def _things(self, shapes: list[Shape]) -> Things:
         corners = torch.tensor([shape.corners for shape in shapes])
