@@ -56,6 +56,10 @@ class Detector(ZooModel):
         """Scores [rows, queries, classes + 1], the last of them for nothing, and boxes [rows, queries, 4]: centre x and
         y, width, height, as shares of the image."""
 
+    def guesses(self, pixels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What is to learn: one guess, or one for each layer, of which the last is the answer."""
+        return [self(pixels)]
+
 
 class Writer(ZooModel):
     """Words, one after another. `decode` stands alone, so that one step of it can be a graph over a cache."""

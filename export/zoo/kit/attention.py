@@ -88,6 +88,14 @@ class CrossAttention(Projections):
         return self.answer(seen)
 
 
+class PlacedAttention(Projections):
+    """Carion et al. 2020: places are added to what is compared, not to what is taken."""
+
+    def forward(self, states: Tensor, places: Tensor, memory: Tensor, memory_places: Tensor) -> Tensor:
+        key, value = split(self.key(memory + memory_places), self.heads), split(self.value(memory), self.heads)
+        return self.answer(attend(self.questions(states + places), key, value))
+
+
 class CausalAttention(Projections):
     """Tokens see themselves and those before them; while traced, also the cached past."""
 

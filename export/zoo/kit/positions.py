@@ -6,11 +6,17 @@ import torch
 from torch import Tensor, nn
 
 
-def sinusoids(length: int, size: int) -> Tensor:
+def sinusoids(length: int, size: int, slowest: float = 10_000.0) -> Tensor:
     """Vaswani et al. 2017: [length, size], sines in the even places and cosines in the odd ones."""
-    rates = torch.exp(torch.arange(0, size, 2) * (-torch.log(torch.tensor(10_000.0)) / size))
+    rates = torch.exp(torch.arange(0, size, 2) * (-torch.log(torch.tensor(slowest)) / size))
     angles = torch.arange(length)[:, None] * rates[None]
     return torch.stack([angles.sin(), angles.cos()], 2).flatten(1)[:, :size]
+
+
+def grid_sinusoids(side: int, size: int) -> Tensor:
+    """Carion et al. 2020: [side · side, size], half of the numbers for the row of a cell and half for its column."""
+    along = sinusoids(side, size // 2, slowest=100.0)  # a grid is short: slower waves would hardly differ
+    return torch.cat([along.repeat_interleave(side, 0), along.repeat(side, 1)], 1)
 
 
 class Sinusoidal(nn.Module):
@@ -22,6 +28,19 @@ class Sinusoidal(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         return self.table[positions]
+
+
+class OnGrid(nn.Module):
+    """Adds to each cell of an image where it is."""
+
+    table: Tensor
+
+    def __init__(self, side: int, size: int) -> None:
+        super().__init__()
+        self.register_buffer("table", grid_sinusoids(side, size), persistent=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states + self.table
 
 
 class Learned(nn.Embedding):
