@@ -8,7 +8,7 @@ from typing import Any
 from export.family import Family
 from export.zoo import model as kinds
 from export.zoo.checkpoint import read_checkpoint
-from export.zoo.families import onepass, words
+from export.zoo.families import onepass, policy, words
 from export.zoo.families.base import OfZoo
 from export.zoo.model import ZooModel
 
@@ -19,6 +19,7 @@ FAMILIES: dict[type[ZooModel], type[OfZoo]] = {
     kinds.Generator: words.Generator,
     kinds.Translator: words.Translator,
     kinds.Captioner: words.Captioner,
+    kinds.Actor: policy.Actor,
 }
 
 
