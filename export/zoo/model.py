@@ -108,16 +108,16 @@ class Moments(NamedTuple):
 
 
 class Actor(ZooModel):
-    """Chooses among a few actions. `decode` stands alone, as that of writers; a moment is three tokens of it: the return
-    to go, the state, the action."""
+    """Chooses among a few actions. `decode` stands alone, as that of writers; a moment is three tokens of it: the
+    return to go, the state, the action."""
 
     task = "policy"
     Sizes: ClassVar[type[Sizes]] = ActorSizes
 
     @abstractmethod
     def decode(self, kinds: Tensor, moments: Moments, positions: Tensor) -> Tensor:
-        """Hidden states [rows, steps, size] of tokens that stand at `positions`. `kinds` [rows, steps] says which part of
-        `moments` each token is."""
+        """Hidden states [rows, steps, size] of tokens that stand at `positions`. `kinds` [rows, steps] says which part
+        of `moments` each token is."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:

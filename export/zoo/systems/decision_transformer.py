@@ -24,7 +24,7 @@ class DecisionSizes(ActorSizes):
     "decision-transformer",
     group="decisions",
     paper="Chen et al. 2021, Decision Transformer: Reinforcement Learning via Sequence Modeling",
-    recipe=Recipe(CartPole, bar=475, steps=600),
+    recipe=Recipe(CartPole, bar=475, steps=400),
 )
 class DecisionTransformer(Actor):
     """Learns what was done in moments that brought such a return; asked for a high one, it does what brings it."""
