@@ -46,7 +46,7 @@ class CartPole(Data):
         lengths = np.array([episode.length for episode in self.behaviour])
         chosen = rng.choice(len(lengths), batch, p=lengths / lengths.sum())
         begins = rng.integers(0, lengths[chosen])
-        drawn = windows([self.behaviour[index] for index in chosen], begins, self.context, ACTIONS)
+        drawn = windows([self.behaviour[index] for index in chosen], begins.tolist(), self.context, ACTIONS)
         logits = model(drawn.moments)
         return functional.cross_entropy(logits.flatten(0, 1), drawn.actions.flatten(), ignore_index=-1)
 
