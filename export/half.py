@@ -24,7 +24,7 @@ def halve(model: ir.Model, handed_on: Collection[str]) -> None:
     for value in graph.inputs:
         if value.dtype == _FULL and value.name in handed_on:
             value.dtype = _HALF
-        elif value.dtype == _FULL:
+        elif value.dtype == _FULL and value.uses():  # a policy may leave inputs unread
             casts.enter(value)
     for node in nodes:
         wanted = _FULL if _runs_in_full(node) else _HALF

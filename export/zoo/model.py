@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from export.zoo.kit.attention import CrossAttention
-from export.zoo.sizes import ImageSizes, SequenceSizes, Sizes
+from export.zoo.sizes import ActorSizes, ImageSizes, SequenceSizes, Sizes
 from service.package import Task
 
 
@@ -104,3 +104,37 @@ class Captioner(Writer):
     @abstractmethod
     def encode(self, pixels: Tensor) -> Tensor:
         """States [rows, places, size] of the image."""
+
+
+class Moments(NamedTuple):
+    """Whole episodes, [rows, length]: at each moment what was still to come, what was seen, and what was done then."""
+
+    timesteps: Tensor
+    returns: Tensor
+    states: Tensor  # [rows, length, size]
+    actions: Tensor  # [rows, length, actions], a one among zeros
+
+
+class Actor(ZooModel):
+    """Chooses among a few actions. `decode` stands alone, as that of writers; a moment is three tokens of it: the
+    return to go, the state, the action."""
+
+    task = "policy"
+    Sizes: ClassVar[type[Sizes]] = ActorSizes
+
+    @abstractmethod
+    def decode(self, kinds: Tensor, moments: Moments, positions: Tensor) -> Tensor:
+        """Hidden states [rows, steps, size] of tokens that stand at `positions`. `kinds` [rows, steps] says which part
+        of `moments` each token is."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The higher, the better an action; from the hidden states of state tokens."""
+
+    @abstractmethod
+    def forward(self, moments: Moments) -> Tensor:
+        """Logits [rows, length, actions] at every moment of whole episodes."""
+
+    def head_size(self) -> int:
+        """Of what the cache holds."""
+        return int(self.sizes.size // self.sizes.heads)

@@ -85,3 +85,10 @@ class CaptionerSizes(WriterSizes):
     def _patches_fit(self) -> Self:
         self.demand_divides("patch", "image")
         return self
+
+
+class ActorSizes(Width):
+    state: PositiveInt = 4  # numbers
+    actions: PositiveInt = 2  # to choose from
+    context: PositiveInt = 20  # moments to look back on
+    timesteps: PositiveInt = 500  # of the longest episode

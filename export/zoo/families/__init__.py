@@ -9,7 +9,7 @@ from export.family import Family
 from export.zoo import model as kinds
 from export.zoo import recurrent as recurrent_kinds
 from export.zoo.checkpoint import read_checkpoint
-from export.zoo.families import onepass, recurrent, words
+from export.zoo.families import onepass, policy, recurrent, words
 from export.zoo.families.base import OfZoo
 from export.zoo.model import ZooModel
 
@@ -22,6 +22,7 @@ FAMILIES: dict[type[ZooModel], type[OfZoo]] = {
     kinds.Captioner: words.Captioner,
     recurrent_kinds.RecurrentTranslator: recurrent.RecurrentTranslator,
     recurrent_kinds.RecurrentCaptioner: recurrent.RecurrentCaptioner,
+    kinds.Actor: policy.Actor,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from export import attention as fused
 from export.zoo.kit.masks import FAR, outside
@@ -97,17 +98,27 @@ class PlacedAttention(Projections):
 
 
 class CausalAttention(Projections):
-    """Tokens see themselves and those before them; while traced, also the cached past."""
+    """Tokens see themselves and those before them; while traced, also the cached past.
+
+    Nobody sees tokens that are `unread` [rows, length]. The operator over a cache knows no mask of keys, so each key
+    then carries one number more, which the queries' additional one turns into a score that leaves nothing: the cache
+    must have heads of that size.
+    """
 
     def __init__(self, size: int, heads: int, layer: int) -> None:
         super().__init__(size, heads)
         self.layer = layer
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, unread: Tensor | None = None) -> Tensor:
         query, (key, value) = self.questions(states), self.memories(states)
-        scene = fused.scene()
+        size, scene = query.shape[3], fused.scene()
+        scores = None if unread is None else (FAR * unread.to(key.dtype))[:, None]
         if scene is None:
-            return self.answer(attend(query, key, value, bias=future(states.shape[1])))
+            bias = future(states.shape[1])
+            return self.answer(attend(query, key, value, bias=bias if scores is None else bias + scores[:, None]))
+        if scores is not None:
+            query, value = pad(query, (0, 1), value=1.0), pad(value, (0, 1))
+            key = torch.cat([key, scores[..., None].expand(-1, self.heads, -1, -1)], 3)
         assert scene.last is not None
         assert scene.total is not None
         seen, scene.present[self.layer] = fused.causal(
@@ -117,9 +128,9 @@ class CausalAttention(Projections):
             scene.past[self.layer],
             last=scene.last,
             total=scene.total,
-            scale=query.shape[3] ** -0.5,
+            scale=size**-0.5,
         )
-        return self.answer(seen.flatten(2))
+        return self.answer(seen[..., :size].flatten(2))
 
 
 def future(length: int) -> Tensor:
