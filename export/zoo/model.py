@@ -57,6 +57,17 @@ class Detector(ZooModel):
         y, width, height, as shares of the image."""
 
 
+class Painter(ZooModel):
+    """Images out of noise. The `critic` judges while it learns and is no part of what is exported."""
+
+    task = "generation"
+    critic: nn.Module
+
+    @abstractmethod
+    def forward(self, noise: Tensor) -> Tensor:
+        """Pixels [rows, 3, height, width], from 0 to 1, of noise [rows, size] as a normal distribution gives it."""
+
+
 class Writer(ZooModel):
     """Words, one after another. `decode` stands alone, so that one step of it can be a graph over a cache."""
 
