@@ -82,9 +82,12 @@ class CaptionerSizes(WriterSizes):
         return self
 
 
-class PainterSizes(Width):
+class PainterSizes(Sizes):
     """`size` is the width of the first stage. Each further one has twice the side and a quarter of the width."""
 
+    size: PositiveInt = 256
+    heads: PositiveInt = 2
+    layers: PositiveInt = 1  # of each stage
     noise: PositiveInt = 32  # random numbers that an image is made of
     image: PositiveInt = 8
     start: PositiveInt = 2  # side of the first stage
@@ -103,6 +106,7 @@ class PainterSizes(Width):
     @model_validator(mode="after")
     def _stages_fit(self) -> Self:
         self.demand_divides("patch", "image")
+        self.demand_divides("heads", "critic")
         if self.sides[-1] != self.image:
             raise ValueError(f"image is {self.image}, which doubling start {self.start} does not reach")
         shared = self.heads << 2 * (len(self.sides) - 1)

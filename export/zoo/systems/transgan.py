@@ -47,7 +47,7 @@ class Critic(nn.Module):
     "transgan",
     group="images from noise",
     paper="Jiang et al. 2021, TransGAN: Two Pure Transformers Can Make One Strong GAN",
-    recipe=Recipe(DrawnDigits, bar=1.0, steps=2000, rate=1e-3, tier=2),
+    recipe=Recipe(DrawnDigits, bar=6, steps=2000, tier=2),
 )
 class TransGan(Painter):
     Sizes: ClassVar[type[Sizes]] = PainterSizes
