@@ -72,6 +72,10 @@ class Family(ABC):
     def policy(self) -> Policy | None:
         return None
 
+    def noise(self) -> int | None:
+        """How many random numbers an image is made of, of a model that makes images."""
+        return None
+
     def labels(self) -> tuple[str, ...] | None:
         return None
 

@@ -209,6 +209,7 @@ def _manifest(order: Order, source: Source, preprocessing: Preprocessing, built:
         preprocessing=preprocessing,
         decoding=family.decoding(),
         policy=family.policy(),
+        noise=family.noise(),
         labels=family.labels(),
         multi_label=family.multi_label(),
         languages=source.languages,

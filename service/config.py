@@ -95,6 +95,7 @@ class Limits(_Section):
     new_tokens: Count = 256
     beams: Count = 8
     pixels: Count = 32_000_000
+    images: int = Field(default=64, ge=1, le=256)
     message_mb: int = Field(default=32, ge=1, le=256)
 
 

@@ -22,7 +22,7 @@ class _Example:
     verb: str
     answer: str = ""
     field: str = ""
-    value: str = ""
+    value: str | int = ""
 
 
 _EXAMPLES = {
@@ -33,6 +33,7 @@ _EXAMPLES = {
     "generation": _Example("generate", ".text", "prompt", "Once upon a time"),
     "policy": _Example("describe"),
 }
+_PAINTING = _Example("generate-images", ".images", "count", 4)
 _SENTENCES = {"zh": "服务器崩溃了，请稍后再试。"}
 
 
@@ -50,6 +51,8 @@ def commands(service: Service) -> list[str]:
 
 
 def _example(manifest: Manifest) -> _Example:
+    if manifest.noise is not None:
+        return _PAINTING
     example = _EXAMPLES[manifest.task]
     if manifest.task == "translation" and manifest.languages:
         return replace(example, value=_SENTENCES.get(manifest.languages.get("source", ""), example.value))
@@ -59,7 +62,8 @@ def _example(manifest: Manifest) -> _Example:
 
 
 def _shell(name: str, example: _Example, address: str) -> str:
-    option = ["--image"] if (example.verb, example.field) == ("classify", "image") else []
+    named = (example.verb, example.field) in (("classify", "image"), ("generate-images", "count"))
+    option = [f"--{example.field}"] if named else []
     where = [] if address == _USUAL else ["--address", address]
     return shlex.join(
         [
@@ -68,7 +72,7 @@ def _shell(name: str, example: _Example, address: str) -> str:
             name,
             example.verb,
             *option,
-            *([example.value] if example.value else []),
+            *([str(example.value)] if example.value else []),
             *where,
         ]
     )
@@ -90,8 +94,10 @@ def _python(name: str, example: _Example, address: str, *, keyed: bool) -> str:
     imports = "import os; from service.client import Client" if keyed else "from service.client import Client"
     client = f'Client("{address}", key=os.environ["{KEY}"])' if keyed else f'Client("{address}")'
     value = json.dumps(example.value, ensure_ascii=False)
-    given = f", {example.field}={value}" if example.verb == "classify" else f", {value}" if example.value else ""
-    code = f'{imports}; print({client}.{example.verb}("{name}"{given}){example.answer})'
+    named = example.verb in ("classify", "generate-images")
+    given = f", {example.field}={value}" if named else f", {value}" if example.value else ""
+    verb = example.verb.replace("-", "_")
+    code = f'{imports}; print({client}.{verb}("{name}"{given}){example.answer})'
     return f"{_program('python')} -c {shlex.quote(code)}"
 
 

@@ -61,6 +61,7 @@ class ModelHost(Servicer, Health):
             new_tokens=limits.new_tokens,
             text=limits.text,
             pixels=limits.pixels,
+            images=limits.images,
         )
         self.model: Any = open_with(package, options)
         manifest, device = package.manifest, self.model.engine.session.device
@@ -68,7 +69,7 @@ class ModelHost(Servicer, Health):
         self.endpoint = Endpoint(
             args.name,
             open_verbs(self.desk, self.model),
-            does=manifest.task,
+            does=manifest.does,
             keys=KeyFile(args.keys) if args.keys is not None else None,
             recorder=metrics,
             message_mb=limits.message_mb,

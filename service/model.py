@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from service.tasks.classification import Label
     from service.tasks.detection import Detected
     from service.tasks.onepass import Accounted
+    from service.tasks.painting import Pixels
 
     Labelled = Pending[Accounted[tuple[Label, ...]]]
 
@@ -45,6 +46,7 @@ class Options:
     new_tokens: int = 256
     text: int = 20_000  # characters
     pixels: int = 32_000_000
+    images: int = 64  # made in one call
 
     @property
     def words(self) -> dict[str, int]:
@@ -282,6 +284,33 @@ class DetectionModel(Model):
         self.detect(self._blank_image())
 
 
+class PaintingModel(Model):
+    engine: Batcher
+
+    def __init__(self, package: Package, session: Session, options: Options) -> None:
+        from service.engine.batcher import Batcher
+        from service.tasks.painting import Painting
+
+        assert package.manifest.noise is not None
+        self.task = Painting(package.manifest.noise, most=options.images)
+        super().__init__(package, Batcher(session))
+
+    def generate_images(self, count: int = 1, *, seed: int | None = None) -> list[bytes]:
+        """PNG files. The same seed makes the same images; a larger count makes more beside them."""
+        from service.tasks.painting import png
+
+        found = _all(self.task.draw(count, seed), lambda each, _: self.submit(each), "count")
+        return [png(each.answer) for each in found]
+
+    def submit(self, noise: Arrays, *, deadline: float | None = None) -> Pending[Accounted[Pixels]]:
+        from service.tasks.onepass import submit
+
+        return submit(self.engine, noise, self.task.answer, begun=time.monotonic(), deadline=deadline)
+
+    def warm_up(self) -> None:
+        self.generate_images()
+
+
 Picture = bytes | str | Path
 _MODELS: dict[str, type[Any]] = {
     "classification": ClassificationModel,
@@ -303,7 +332,8 @@ def open_model(
 def open_with(package: Package, chosen: Options) -> Any:
     verify(package)
     session = Session(package, device=chosen.device, threads=chosen.threads)
-    return _MODELS[package.manifest.task](package, session, chosen)
+    kind = _MODELS[package.manifest.task] if package.manifest.noise is None else PaintingModel
+    return kind(package, session, chosen)
 
 
 def _all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answer]], field: str) -> list[Answer]:

@@ -152,10 +152,16 @@ class Manifest(_Part):
     preprocessing: Preprocessing
     decoding: Decoding | None = None
     policy: Policy | None = None
+    noise: int | None = None  # how many random numbers an image is made of, of a model that makes images
     labels: tuple[str, ...] | None = None
     multi_label: bool = False
     languages: dict[str, str] | None = None
     sha256: dict[str, str]
+
+    @property
+    def does(self) -> str:
+        """The task in words: generation is of texts or of images."""
+        return self.task if self.noise is None else f"{self.task} of images"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,13 @@ def list_command(context: typer.Context) -> None:
         return
     from export.zoo.registry import GROUPS, systems
 
-    table = Table("system", "served as", "parameters", "learns from", "paper", header_style="bold", box=SIMPLE_HEAD)
+    table = Table("system", "served as", box=SIMPLE_HEAD, header_style="bold", expand=True)
+    table.add_column("parameters", justify="right")
+    table.add_column("paper", ratio=1, no_wrap=True)
     for group in GROUPS:
-        members = [each for each in systems().values() if each.group == group]
-        if members:
-            table.add_row(Text(group, style="dim"))
-        for each in members:
-            table.add_row(each.name, each.task, f"{each.parameters():,}", each.recipe.data.name, each.paper)
+        table.add_section()
+        for each in (each for each in systems().values() if each.group == group):
+            table.add_row(each.name, each.task, f"{each.parameters():,}", each.paper)
     _console.print(table)
     _console.print("[dim]headwaiter zoo train NAME trains one; headwaiter export checkpoints/zoo/NAME packs it.[/]")
 

@@ -61,6 +61,17 @@ class Detector(ZooModel):
         return [self(pixels)]
 
 
+class Painter(ZooModel):
+    """Images out of noise. The `critic` judges while it learns and is no part of what is exported."""
+
+    task = "generation"
+    critic: nn.Module
+
+    @abstractmethod
+    def forward(self, noise: Tensor) -> Tensor:
+        """Pixels [rows, 3, height, width], from 0 to 1, of noise [rows, size] as a normal distribution gives it."""
+
+
 class Writer(ZooModel):
     """Words, one after another. `decode` stands alone, so that one step of it can be a graph over a cache."""
 

@@ -92,3 +92,36 @@ class ActorSizes(Width):
     actions: PositiveInt = 2  # to choose from
     context: PositiveInt = 20  # moments to look back on
     timesteps: PositiveInt = 500  # of the longest episode
+
+
+class PainterSizes(Sizes):
+    """`size` is the width of the first stage. Each further one has twice the side and a quarter of the width."""
+
+    size: PositiveInt = 256
+    heads: PositiveInt = 2
+    layers: PositiveInt = 1  # of each stage
+    noise: PositiveInt = 32  # random numbers that an image is made of
+    image: PositiveInt = 8
+    start: PositiveInt = 2  # side of the first stage
+    patch: PositiveInt = 2  # of what the critic looks at
+    critic: PositiveInt = 64  # width of the critic
+
+    @property
+    def sides(self) -> list[int]:
+        """Of the stages."""
+        doublings = (self.image // self.start).bit_length() - 1
+        return [self.start << stage for stage in range(doublings + 1)]
+
+    def width(self, stage: int) -> int:
+        return self.size >> 2 * stage
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Self:
+        self.demand_divides("patch", "image")
+        self.demand_divides("heads", "critic")
+        if self.sides[-1] != self.image:
+            raise ValueError(f"image is {self.image}, which doubling start {self.start} does not reach")
+        shared = self.heads << 2 * (len(self.sides) - 1)
+        if self.size % shared:
+            raise ValueError(f"size is {self.size}, which must be a multiple of {shared}: heads of the last stage")
+        return self

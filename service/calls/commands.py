@@ -12,6 +12,7 @@ from service.calls import show
 from service.calls.documents import read_history
 from service.calls.drawing import demand_image_name, draw_boxes
 from service.calls.orders import DECODING, Order, verb
+from service.calls.saving import demand_target, save_images
 from service.client import InvalidInput, verbs
 
 Input = TypeVar("Input")
@@ -185,6 +186,26 @@ def generate(order: Order, prompt: Texts = None, stream: Stream = False, **decod
 
 
 @verb()
+def generate_images(
+    order: Order,
+    count: Annotated[int | None, typer.Option(help="How many; 1 unless told.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed makes the same images.")] = None,
+    save: Annotated[Path | None, typer.Option(help="A folder for the images, or a file for all side by side.")] = None,
+) -> None:
+    """Make images.
+
+    Examples:
+
+      headwaiter call transgan generate-images --count 4 --seed 1 --save digits.png
+    """
+    if save is not None:
+        demand_target(save)
+    made = order.ask(verbs.generate_images(order.model, count=count, seed=seed), show.images)
+    if save is not None:
+        save_images(made.images, save)
+
+
+@verb()
 def describe(order: Order) -> None:
     """Tell what the model is and takes: task, limits, labels, defaults."""
     order.ask(verbs.describe(order.model), show.description)
@@ -197,6 +218,7 @@ _VERBS = {
     "detect": detect,
     "act": act,
     "generate": generate,
+    "generate-images": generate_images,
     "describe": describe,
 }
 

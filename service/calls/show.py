@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.client.results import Action, Answer, Classified, Description, Detected, Words
+from service.client.results import Action, Answer, Classified, Description, Detected, GeneratedImages, Words
 
 _BAR_WIDTH = 20
 _MOST_LABELS = 20
@@ -53,6 +53,12 @@ def actions(console: Console, answers: list[Action]) -> None:
                 table.add_row(str(index), f"{score:.3f}", _bar(score), style="bold" if index == chosen else "")
             console.print(table)
     footer(console, answers[0])
+
+
+def images(console: Console, made: GeneratedImages) -> None:
+    count = len(made.images)
+    console.print(Text(f"{count:,} image{'' if count == 1 else 's'} made, {sum(map(len, made.images)):,} bytes of PNG"))
+    footer(console, made)
 
 
 def description(console: Console, found: Description) -> None:

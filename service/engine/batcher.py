@@ -41,7 +41,7 @@ class Extent:
 
 @dataclass(slots=True, eq=False)
 class PassJob(Job[PassAnswer]):
-    """One input: `tokens` [length] and perhaps `segments`, or `pixels` [3, height, width]."""
+    """One input: `tokens` [length] and perhaps `segments`, or `pixels` [3, height, width], or `noise` [size]."""
 
     arrays: Arrays
     extent: Extent = field(default=Extent((), 0), init=False)
@@ -89,6 +89,7 @@ class Batcher(Worker[PassJob]):
         self._dtypes = {port.name: port.dtype for port in manifest.graphs[GRAPH].inputs}
         self._budget = token_budget if "tokens" in self._dtypes else pixel_budget
         self._longest = manifest.limits.get("length")
+        self._painted = manifest.limits.get("height", 0) * manifest.limits.get("width", 0)
         self._fill = manifest.preprocessing.text.pad or 0 if manifest.preprocessing.text else 0
         self._running: list[PassJob] = []
 
@@ -122,6 +123,8 @@ class Batcher(Worker[PassJob]):
         if "pixels" in job.arrays:
             _, height, width = job.arrays["pixels"].shape
             return Extent((height, width), height * width)
+        if "noise" in job.arrays:  # what it takes is what it becomes
+            return Extent((), self._painted)
         padded = padded_length(job.tokens)
         return Extent((), padded if self._longest is None else max(job.tokens, min(padded, self._longest)))
 
@@ -153,9 +156,10 @@ class Batcher(Worker[PassJob]):
         self.meters.rows_in_use = 0
 
     def _feeds(self, jobs: Sequence[PassJob]) -> Arrays:
-        if "pixels" in self._dtypes:
+        if "tokens" not in self._dtypes:
             return {
-                "pixels": np.stack([job.arrays["pixels"] for job in jobs]).astype(self._dtypes["pixels"], copy=False)
+                name: np.stack([job.arrays[name] for job in jobs]).astype(dtype, copy=False)
+                for name, dtype in self._dtypes.items()
             }
         shape = (len(jobs), max(job.extent.places for job in jobs))
         fills = {"tokens": self._fill, "segments": 0}

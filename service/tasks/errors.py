@@ -36,6 +36,11 @@ def demand_share(value: float | None, field: str) -> None:
         raise InputError(f"{field} is {value}; it must be from 0 to 1", field=field, limit=0 if value < 0 else 1)
 
 
+def demand_seed(seed: int | None) -> None:
+    if seed is not None and seed < 0:
+        raise InputError(f"seed is {seed}; it must be at least 0", field="seed", limit=0)
+
+
 def demand_positive(value: int | None, field: str) -> None:
     if value is not None and value < 1:
         raise InputError(f"{field} is {value}; it must be at least 1", field=field, limit=1)

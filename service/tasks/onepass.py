@@ -1,4 +1,4 @@
-"""What classification and detection share: arrays to the batcher, an answer back with what it took."""
+"""What tasks of one pass share: arrays to the batcher, an answer back with what it took."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def submit(
 
     def accounted(parts: list[PassAnswer]) -> Accounted[Answer]:
         (part,) = parts
-        usage = Usage(input_tokens=part.input_tokens, images=int("pixels" in arrays))
+        usage = Usage(input_tokens=part.input_tokens, images=int("tokens" not in arrays))
         timing = Timing(1e3 * part.queue_seconds, 1e3 * prepared, 1e3 * part.run_seconds)
         return Accounted(finish(part.outputs), usage, timing)
 

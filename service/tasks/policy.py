@@ -14,7 +14,7 @@ from service.engine.episodes import CloseJob, Episodes, OpenJob, PolicyStep, Row
 from service.engine.futures import Pending
 from service.package import Policy
 from service.tasks.classification import softmax
-from service.tasks.errors import InputError
+from service.tasks.errors import InputError, demand_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,6 @@ class Moment:
     state: Sequence[float]
     action: int | Sequence[float] | None = None
     reward: float | None = None
-
-
-def demand_seed(seed: int | None) -> None:
-    if seed is not None and seed < 0:
-        raise InputError(f"seed is {seed}; it must be at least 0", field="seed", limit=0)
 
 
 class Policies:

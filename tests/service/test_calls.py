@@ -218,6 +218,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "several to draw": (["detect", "a.png", "b.png", "--save", "c.png"], "image is 2 of them; with --save it is one"),
     "no image name": (["detect", "a.png", "--save", "c.text"], "c.text does not end like an image; .png and .jpg do"),
     "no folder": (["detect", "a.png", "--save", "no/c.png"], "no/c.png cannot be written; its folder is not there"),
+    "no folder for images": (["generate-images", "--save", "no/a.png"], "no/a.png cannot be written; its folder"),
     "no numbers": (["act", '["[b]"]'], "history does not have its form"),
     "not JSON": (["act", "[1"], "history is not JSON"),
     "no history": (["act", '{"stops": []}'], "history does not have its form"),
@@ -239,7 +240,7 @@ def test_mistakes(peer: Peer, mistake: str) -> None:
 
 def test_help_shows_examples() -> None:
     assert "headwaiter call opus-mt-zh-en translate" in _run("--help").stdout
-    for verb in ("translate", "caption", "classify", "detect", "act", "generate"):
+    for verb in ("translate", "caption", "classify", "detect", "act", "generate", "generate-images"):
         shown = _run(verb, "--help").stdout
         assert "Examples:" in shown
         assert f" {verb} " in shown.split("Examples:")[1]

@@ -45,14 +45,14 @@ def test_everything_that_can_be_said(file: Path) -> None:
             resources: {cpus: 0.5, gpus: 0.25}
             autoscale: {min: 2, max: 8, target: 0.5}
             rows: 16
-            limits: {wait_ms: 10, text: 20, new_tokens: 30, beams: 4, pixels: 50, message_mb: 60}
+            limits: {wait_ms: 10, text: 20, new_tokens: 30, beams: 4, pixels: 50, images: 70, message_mb: 60}
     """
 
     service = load(write_config(file, text))
 
     tiny = service.config.models["tiny"]
     assert (tiny.version, tiny.precision, tiny.rows, tiny.least_replicas) == ("1", "int8", 16, 2)
-    assert tiny.limits == Limits(wait_ms=10, text=20, new_tokens=30, beams=4, pixels=50, message_mb=60)
+    assert tiny.limits == Limits(wait_ms=10, text=20, new_tokens=30, beams=4, pixels=50, images=70, message_mb=60)
     assert service.keys == file.parent / "keys.txt"
     assert not service.is_local
 
@@ -69,7 +69,8 @@ def test_paths_are_relative_to_the_file(
 def test_limits_are_those_of_a_model_opened_in_process() -> None:
     here, there = Limits(), Options()
 
-    assert (here.text, here.new_tokens, here.pixels) == (there.text, there.new_tokens, there.pixels)
+    for name in ("text", "new_tokens", "pixels", "images"):
+        assert getattr(here, name) == getattr(there, name)
     assert Model(path="").rows == there.rows
 
 

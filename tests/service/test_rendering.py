@@ -86,6 +86,7 @@ def test_what_a_replica_is_told(folder: Path) -> None:
             "new_tokens": 256,
             "beams": 4,  # no more than rows
             "pixels": 32_000_000,
+            "images": 64,
             "message_mb": 32,
         },
         "local": True,
@@ -228,6 +229,12 @@ def _commands() -> typer.Typer:
         ),
         ({}, "translate 'Good morning.'", '{"text": "Good morning."}', '.translate("one", "Good morning.").text)'),
         ({"task": "generation"}, "generate 'Once upon", '{"prompt": "Once upon a time"}', '.generate("one", "Once'),
+        (
+            {"task": "generation", "noise": 8},
+            "generate-images --count 4",
+            '/generate-images --json \'{"count": 4}',
+            '.generate_images("one", count=4).images)',
+        ),
         ({"task": "captioning"}, "caption photo.jpg", "image=@photo.jpg", '.caption("one", "photo.jpg").text)'),
         ({"task": "detection"}, "detect photo.jpg", "image=@photo.jpg", '.detect("one", "photo.jpg").boxes)'),
         ({"task": "classification"}, "classify 'That was", '{"text": "That was', '.classify("one", text="That was'),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
@@ -17,7 +18,16 @@ from export.zoo.data.pictures import png, square
 from service.package import Preprocessing
 from service.tasks.images import prepare
 
-_TRAINED = 1437
+TRAINED = 1437
+
+
+def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Images [1797, 8, 8] from 0 to 1 and answers; those from `TRAINED` on are held out."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    return (found.images[order] / 16).astype(np.float32), found.target[order]
 
 
 class Digits(Data):
@@ -26,13 +36,9 @@ class Digits(Data):
     chance = 0.1
 
     def __init__(self, image: int = 16) -> None:
-        from sklearn.datasets import load_digits
-
         self._settings = square(image)
-        found = load_digits()
-        order = np.random.default_rng(0).permutation(len(found.target))
-        grey = (found.images * 255 / 16).round().astype(np.uint8)[order]
-        self._pictures, self._answers = [Image.fromarray(each) for each in grey], found.target[order]
+        images, self._answers = digits()
+        self._pictures = [Image.fromarray(each) for each in (255 * images).round().astype(np.uint8)]
         self._image = image
 
     def sizes(self) -> dict[str, Any]:
@@ -46,7 +52,7 @@ class Digits(Data):
 
     @cached_property
     def _pixels(self) -> np.ndarray:
-        return np.stack([prepare(each, self._settings) for each in self._pictures[:_TRAINED]])
+        return np.stack([prepare(each, self._settings) for each in self._pictures[:TRAINED]])
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
         pixels, answers = self.draw(rng, batch)
@@ -54,12 +60,12 @@ class Digits(Data):
 
     def draw(self, rng: np.random.Generator, batch: int) -> tuple[Tensor, Tensor]:
         """Pixels, each moved by a pixel or so, and answers."""
-        chosen = rng.integers(0, _TRAINED, batch)
+        chosen = rng.integers(0, TRAINED, batch)
         moved = [np.roll(self._pixels[index], rng.integers(-1, 2, 2), (1, 2)) for index in chosen]
         return torch.from_numpy(np.stack(moved)), torch.from_numpy(self._answers[chosen])
 
     def measure(self, served: Any, most: int | None = None) -> float:
-        held_out = range(_TRAINED, len(self._pictures))[:most]
+        held_out = range(TRAINED, len(self._pictures))[:most]
         found = served.classify(image=[png(self._pictures[index]) for index in held_out], top_k=1)
         right = [labels[0].index == self._answers[index] for labels, index in zip(found, held_out, strict=True)]
         return float(np.mean(right))

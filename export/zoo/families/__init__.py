@@ -9,7 +9,7 @@ from export.family import Family
 from export.zoo import model as kinds
 from export.zoo import recurrent as recurrent_kinds
 from export.zoo.checkpoint import read_checkpoint
-from export.zoo.families import onepass, policy, recurrent, words
+from export.zoo.families import images, onepass, policy, recurrent, words
 from export.zoo.families.base import OfZoo
 from export.zoo.model import ZooModel
 
@@ -17,6 +17,7 @@ FAMILIES: dict[type[ZooModel], type[OfZoo]] = {
     kinds.TextClassifier: onepass.TextClassifier,
     kinds.ImageClassifier: onepass.ImageClassifier,
     kinds.Detector: onepass.Detector,
+    kinds.Painter: images.Painter,
     kinds.Generator: words.Generator,
     kinds.Translator: words.Translator,
     kinds.Captioner: words.Captioner,

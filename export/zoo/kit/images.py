@@ -5,6 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 from torch import Tensor, nn
+from torch.nn.functional import pixel_shuffle
+
+from export.zoo.kit.attention import SelfAttention
+from export.zoo.kit.positions import RelativeBias
 
 
 class Patches(nn.Conv2d):
@@ -35,3 +39,21 @@ class Stem(nn.Sequential):
     def forward(self, pixels: Tensor) -> Tensor:
         states: Tensor = super().forward(pixels)
         return states.flatten(2).transpose(1, 2)
+
+
+class GridAttention(SelfAttention):
+    """Over all cells of a square grid, with a learned bias for how far two cells are apart."""
+
+    def __init__(self, size: int, heads: int, side: int) -> None:
+        super().__init__(size, heads)
+        self.offsets = RelativeBias(side, side, heads)
+
+    def forward(self, states: Tensor, lengths: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        near: Tensor = self.offsets()
+        return super().forward(states, lengths, near if bias is None else near + bias)
+
+
+def enlarged(states: Tensor, side: int) -> Tensor:
+    """Shi et al. 2016, PixelShuffle: cells [rows, side², size] become four each, [rows, (2 · side)², size / 4]."""
+    grid = states.transpose(1, 2).unflatten(2, (side, side))
+    return pixel_shuffle(grid, 2).flatten(2).transpose(1, 2)

@@ -13,6 +13,7 @@ from service.ingress.endpoint import Endpoint
 from service.ingress.http.comments import comment
 from service.ingress.http.events import MEDIA_TYPE as EVENTS
 from service.ingress.http.examples import example, reads_text
+from service.ingress.http.fields import inputs_of
 from service.ingress.http.routes import DESCRIBE, ROUTES, Route
 from service.ingress.http.schema import message_type, request_type
 from service.ingress.methods import Method
@@ -89,7 +90,11 @@ def _operation(route: Route, about: DescribeResponse, schemas: dict[str, Any], n
     if "image" in request["properties"]:
         content[_FORM] = {"schema": _form(request)}
     answers: dict[str, Any] = {_JSON: {"schema": _reference(_response_name(method))}}
-    how = "Inputs may be one value or a list; results come in their order."
+    how = (
+        "Inputs may be one value or a list; results come in their order."
+        if inputs_of(_descriptor(method.request))
+        else ""
+    )
     if route.stream is not None:
         answers[EVENTS] = {"schema": {"type": "string"}, "example": _DONE}
         how += f" With `accept: {EVENTS}` one input is answered piece by piece."

@@ -10,10 +10,13 @@ from headwaiter.v1 import generation_pb2 as pb
 from service.ingress.calls import Call
 from service.ingress.desk import Desk, account
 from service.ingress.endpoint import Verbs
+from service.ingress.verbs.painting import painting
 from service.ingress.verbs.words import decoding, hypotheses, streamed
 
 
 def generation(desk: Desk, model: Any) -> Verbs:
+    if model.manifest.noise is not None:
+        return painting(desk, model)
     task = model.task
 
     async def generate(request: pb.GenerateRequest, call: Call) -> Message:

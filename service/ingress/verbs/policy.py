@@ -15,9 +15,9 @@ from service.engine.jobs import ClosedError
 from service.ingress.calls import Call
 from service.ingress.desk import Desk, account, put_account
 from service.ingress.endpoint import Verbs
-from service.tasks.errors import InputError
+from service.tasks.errors import InputError, demand_seed
 from service.tasks.onepass import Accounted
-from service.tasks.policy import Action, Episode, Moment, Policies, demand_seed
+from service.tasks.policy import Action, Episode, Moment, Policies
 from service.tasks.results import Timing, Usage
 
 
