@@ -12,8 +12,11 @@ from torch import Tensor
 
 from export.zoo.data.base import Data
 from export.zoo.data.batches import HELD_OUT_SEED, next_word_loss, padded
+from export.zoo.data.boxes import from_corners
 from export.zoo.data.drawing import ABOVE, COLOURS, LEFT_OF, OUTLINES, Shape, clear, compose, draw, tell
 from export.zoo.data.pictures import png, square
+from export.zoo.data.precision import Found, There, mean_average_precision
+from export.zoo.data.sets import Things, set_loss
 from export.zoo.data.words import END, PAD, START, UNKNOWN, Words
 from service.package import Decoding, Preprocessing
 from service.tasks.images import prepare
@@ -28,9 +31,6 @@ class Drawn(Data):
     def __init__(self, image: int, shapes: int) -> None:
         self.image, self.shapes, self._settings = image, shapes, square(image)
         self._kept: dict[int, tuple[Image.Image, list[Shape]]] = {}
-
-    def sizes(self) -> dict[str, Any]:
-        return {"image": self.image}
 
     def suits(self, shapes: list[Shape]) -> bool:  # noqa: ARG002
         """Whether there is one right answer to the scene."""
@@ -58,6 +58,47 @@ class Drawn(Data):
         rng = np.random.default_rng(HELD_OUT_SEED)
         drawn = [self.example(rng) for _ in range(most or _HELD_OUT)]
         return [png(picture) for picture, _ in drawn], [shapes for _, shapes in drawn]
+
+
+class Scenes(Drawn):
+    """Each shape has a box, and a class for its kind."""
+
+    name = "scenes"
+    metric = "mAP50"
+    chance = 0.0
+
+    def __init__(self, image: int = 64, shapes: int = 4) -> None:
+        super().__init__(image, shapes)
+
+    def sizes(self) -> dict[str, Any]:
+        return {"image": self.image, "classes": len(OUTLINES)}
+
+    def labels(self) -> tuple[str, ...]:
+        return tuple(OUTLINES)
+
+    def preprocessing(self, folder: Path) -> Preprocessing:  # noqa: ARG002
+        return Preprocessing(image=self._settings)
+
+    def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
+        pixels, scenes = self.draw(rng, batch)
+        truth = [self._things(shapes) for shapes in scenes]
+        return torch.stack([set_loss(scores, boxes, truth) for scores, boxes in model.guesses(pixels)]).sum()
+
+    def _things(self, shapes: list[Shape]) -> Things:
+        corners = torch.tensor([shape.corners for shape in shapes])
+        return Things(
+            torch.tensor([self.labels().index(shape.kind) for shape in shapes]), from_corners(corners) / self.image
+        )
+
+    def measure(self, served: Any, most: int | None = None) -> float:
+        pictures, scenes = self.held_out(most)
+        found = [
+            Found(image, box.name, box.score, (box.x_min, box.y_min, box.x_max, box.y_max))
+            for image, answer in enumerate(served.detect(pictures, threshold=0.0))
+            for box in answer.boxes
+        ]
+        there = [There(image, shape.kind, shape.corners) for image, shapes in enumerate(scenes) for shape in shapes]
+        return mean_average_precision(found, there)
 
 
 class SceneCaptions(Drawn):

@@ -40,9 +40,14 @@ def linear_attention(
 
 def orthogonal_directions(count: int, size: int) -> Tensor:
     """[size, count], normally distributed each; those of one block of `size` are at right angles to each other."""
-    blocks = [torch.linalg.qr(torch.randn(size, size))[0] for _ in range(-(-count // size))]
-    lengths = torch.randn(count, size).norm(dim=1)
-    return torch.cat(blocks, 1)[:, :count] * lengths
+    blocks = torch.cat([_rotation(size) for _ in range(-(-count // size))], 1)
+    return blocks[:, :count] * torch.randn(count, size).norm(dim=1)
+
+
+def _rotation(size: int) -> Tensor:
+    """All are as likely; the signs that the algorithm prefers for its factors would spoil that."""
+    rotation, rest = torch.linalg.qr(torch.randn(size, size))
+    return rotation * rest.diagonal().sign()
 
 
 def _exponents(heads: Tensor, directions: Tensor) -> Tensor:
