@@ -35,7 +35,9 @@ def halve(model: ir.Model, handed_on: Collection[str]) -> None:
             if value.dtype == _FULL and wanted == _HALF and node.op_type != "Cast":
                 value.dtype = _HALF
                 if value.is_graph_output() and value.name not in handed_on:
-                    casts.leave(value, after=node)
+                    casts.leave(value, _FULL, after=node)
+            elif value.dtype == _FULL and value.is_graph_output() and value.name in handed_on:
+                casts.leave(value, _HALF, after=node)
     remove_unused(model)
 
 
@@ -77,15 +79,15 @@ class _Casts:
                 if used is value:
                     user.replace_input_with(index, cast)
 
-    def leave(self, value: ir.Value, after: ir.Node) -> None:
-        """An fp32 output is cast where it comes up; what follows from it is computed in fp32."""
-        cast = self._cast(value, _FULL)
+    def leave(self, value: ir.Value, dtype: ir.DataType, after: ir.Node) -> None:
+        """An output of another type is cast where it comes up; what follows from it is computed in the output's."""
+        cast = self._cast(value, dtype)
         name, shape = value.name, value.shape
         ir.convenience.replace_all_uses_with(value, cast, replace_graph_outputs=True)
         producer = cast.producer()
         producer.replace_input_with(0, value)
         self.graph.insert_after(after, producer)
-        value.name, value.shape = f"{name}.half", None
+        value.name, value.shape = f"{name}.inner", None
         cast.name, cast.shape = name, shape
 
     @staticmethod
