@@ -55,8 +55,8 @@ class Block(nn.Module):
     recipe=Recipe(Scenes, bar=0.8, steps=2500, batch=32, rate=2e-3),
 )
 class Detr(Detector):
-    """Queries begin as places spread over the image, and boxes are changes of anchors there: that saves the long time
-    until the queries have parted."""
+    """Queries begin as places spread over the image, and boxes are changes of anchors there: they differ from the first
+    step on."""
 
     Sizes: ClassVar[type[Sizes]] = DetrSizes
     places: Tensor
