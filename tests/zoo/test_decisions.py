@@ -295,9 +295,8 @@ def test_a_player_sees_what_it_acts_on() -> None:
 
 @pytest.mark.slow
 def test_returns_grow_with_what_is_asked(tmp_path: Path) -> None:
-    """Half of the recipe's training is enough for that."""
     system = find("decision-transformer")
-    data = train(system, tmp_path / "checkpoint", steps=system.recipe.steps // 2)
+    data = train(system, tmp_path / "checkpoint")
     assert isinstance(data, CartPole)
     package = export(Order(str(tmp_path / "checkpoint"), name=system.name, out=tmp_path / "models"))
     with open_model(package.folder, threads=1) as served:
