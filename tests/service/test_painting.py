@@ -16,6 +16,7 @@ import requests
 import torch
 import typer
 from PIL import Image
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from export.pipeline import Order, export
@@ -34,6 +35,7 @@ from tests.counts_kit import Counts
 from tests.http_kit import error_of, listening
 
 SIDE = 8
+SIZES = PainterSizes(size=64, heads=2, layers=1, image=SIDE, start=2, noise=12)
 REFUSALS = [
     ({"count": 0}, "count is 0; it must be at least 1", "count", 1),
     ({"count": -3}, "count is -3; it must be at least 1", "count", 1),
@@ -46,7 +48,7 @@ REFUSALS = [
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("painter")
     torch.manual_seed(3)
-    model = TransGan(PainterSizes(size=64, heads=2, layers=1, image=SIDE, start=2, noise=12))
+    model = TransGan(SIZES)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
@@ -73,9 +75,7 @@ def pixels(file: bytes) -> np.ndarray:
 
 
 def test_pixels_are_those_of_torch(checkpoint: Path, package: Package) -> None:
-    model = TransGan(PainterSizes(size=64, heads=2, layers=1, image=SIDE, start=2, noise=12))
-    from safetensors.torch import load_file
-
+    model = TransGan(SIZES)
     model.load_state_dict(load_file(checkpoint / "model.safetensors"))
     noise = np.stack([np.random.default_rng((7, index)).standard_normal(12, np.float32) for index in range(3)])
     with torch.no_grad():
@@ -87,8 +87,6 @@ def test_pixels_are_those_of_torch(checkpoint: Path, package: Package) -> None:
 
 
 def test_the_critic_stays_behind(checkpoint: Path, package: Package) -> None:
-    from safetensors.torch import load_file
-
     weights = load_file(checkpoint / "model.safetensors")
     critic = sum(value.numel() for name, value in weights.items() if name.startswith("critic."))
     assert critic > 0
