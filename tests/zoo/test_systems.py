@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,16 @@ def test_a_bad_config_is_refused_in_a_sentence(change: dict[str, Any], sentence:
     with pytest.raises(SourceError, match=re.escape(sentence)):
         export(Order(str(tmp_path), name="vit", out=tmp_path / "models"))
     assert not (tmp_path / "models" / "vit").exists()
+
+
+def test_systems_are_known_without_what_their_data_need() -> None:
+    """Whoever exports a trained system has not the libraries that trained it."""
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(['gymnasium', 'sklearn', 'scipy']); "
+        "from export.zoo.registry import systems; print(len(systems()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == (str(len(SYSTEMS)), 0), done.stderr
 
 
 def test_the_readme_lists_every_system() -> None:

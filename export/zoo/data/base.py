@@ -14,6 +14,8 @@ from service.package import Decoding, Preprocessing
 
 
 class Data(ABC):
+    """Libraries that only data need are imported where they are used: exporting a system takes none of them."""
+
     name: ClassVar[str]
     metric: ClassVar[str]  # what `measure` measures, in a word or two
     chance: ClassVar[float]  # what guessing gives

@@ -6,7 +6,6 @@ import copy
 from collections import deque
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,11 +24,11 @@ _FIRST, _MOST = 50, 1000  # episodes that are played before learning begins, and
 _EXPLORING = (1.0, 0.02)  # share of random actions, at the beginning and at the end of exploring
 
 
-class SpeedsHidden(gymnasium.ObservationWrapper[Any, Any, Any]):
+def blind_cartpole() -> Any:
     """Leaves the position of the cart and the angle of the pole, as shares of where the game is lost."""
+    from gymnasium.wrappers import TransformObservation
 
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        return observation[[0, 2]] / _LOST
+    return TransformObservation(cartpole(), lambda seen: seen[[0, 2]] / _LOST, None)
 
 
 class BlindCartPole(Data):
@@ -46,7 +45,7 @@ class BlindCartPole(Data):
 
     def __init__(self, context: int = 16, players: int = 8, exploring: int = 1000) -> None:
         self.context, self._exploring = context, exploring
-        self._players = [Player(SpeedsHidden(cartpole())) for _ in range(players)]
+        self._players = [Player(blind_cartpole()) for _ in range(players)]
         self._replay: deque[Played] = deque(maxlen=_MOST)
         self._target: Actor | None = None
         self._steps = 0
@@ -65,7 +64,7 @@ class BlindCartPole(Data):
         return self._error(model, target, rng, batch)
 
     def measure(self, served: Any, most: int | None = None) -> float:
-        return float(np.mean(returns_of(served, SpeedsHidden(cartpole()), most or _HELD_OUT, TIMESTEPS)))
+        return float(np.mean(returns_of(served, blind_cartpole(), most or _HELD_OUT, TIMESTEPS)))
 
     def _followed(self, model: Actor) -> Actor:
         if self._target is None:

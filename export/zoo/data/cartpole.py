@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-import gymnasium
 import numpy as np
 from torch import Tensor
 from torch.nn import functional
@@ -19,7 +18,9 @@ _SKILLS = (0.3, 0.85)  # how often a controller does the right thing: worse than
 _HELD_OUT = 20
 
 
-def cartpole() -> gymnasium.Env[Any, Any]:
+def cartpole() -> Any:
+    import gymnasium
+
     return gymnasium.make("CartPole-v1")
 
 

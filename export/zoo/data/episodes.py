@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -32,7 +31,7 @@ class Played:
 class Player:
     """An environment, played step by step, and the episode so far."""
 
-    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, environment: Any) -> None:
         self._environment = environment
         self.states: list[np.ndarray] = []  # the last of them is now
         self._actions: list[int] = []
@@ -87,7 +86,7 @@ def windows(episodes: Sequence[Played], begins: Sequence[int], length: int, choi
     return Windows(moments, torch.from_numpy(actions), torch.from_numpy(ends))
 
 
-def returns_of(served: Any, environment: gymnasium.Env[Any, Any], episodes: int, target: float) -> list[float]:
+def returns_of(served: Any, environment: Any, episodes: int, target: float) -> list[float]:
     """What a served policy gains in whole episodes when it is asked for `target`. Training begins from other
     seeds."""
     gained = []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional
 
@@ -43,6 +42,8 @@ def set_loss(scores: Tensor, boxes: Tensor, truth: Sequence[Things]) -> Tensor:
 @torch.no_grad()
 def match(scores: Tensor, boxes: Tensor, truth: Sequence[Things]) -> tuple[Tensor, Tensor]:
     """The row and the guess of each thing, in the order of things, such that the whole costs least."""
+    from scipy.optimize import linear_sum_assignment
+
     counts = [each.classes.shape[0] for each in truth]
     guesses = []
     for row, cost in enumerate(_costs(scores, boxes, *_joined(truth)).split(counts, 2)):
