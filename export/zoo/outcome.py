@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,9 +36,8 @@ def achieve(
     system: System, folder: Path, *, seed: int = 0, steps: int | None = None, watch: Watch | None = None
 ) -> Outcome:
     """Trains, exports and measures; what was achieved is kept beside the checkpoint."""
-    begun = time.monotonic()
-    data = train(system, folder, seed=seed, steps=steps, watch=watch)
-    outcome = measured(system, folder, data, time.monotonic() - begun)
+    data, progress = train(system, folder, seed=seed, steps=steps, watch=watch)
+    outcome = measured(system, folder, data, progress.seconds)
     (folder / _FILE).write_text(json.dumps(asdict(outcome), indent=2), encoding="utf-8")
     return outcome
 
@@ -62,6 +60,9 @@ def measured(system: System, folder: Path, data: Data, seconds: float, most: int
     )
 
 
-def kept(folder: Path) -> Outcome | None:
+def kept(system: System, folder: Path) -> Outcome | None:
+    """What was achieved before, beside the bar of today."""
     file = folder / _FILE
-    return Outcome(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+    if not file.is_file():
+        return None
+    return Outcome(**{**json.loads(file.read_text(encoding="utf-8")), "bar": system.recipe.bar})

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _train(system: System) -> int:
-    if kept(CHECKPOINTS / system.name) is not None:
+    if kept(system, CHECKPOINTS / system.name) is not None:
         return 0
     log = CHECKPOINTS / f"{system.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def _train(system: System) -> int:
 
 
 def page(entries: Iterable[System]) -> str:
-    rows = [_row(each, kept(CHECKPOINTS / each.name)) for each in entries]
+    rows = [_row(each, kept(each, CHECKPOINTS / each.name)) for each in entries]
     return "\n".join(
         [
             "# What the zoo learns",

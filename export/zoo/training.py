@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,27 +11,29 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from export.errors import SourceError
-from export.zoo.checkpoint import Checkpoint, read_checkpoint
+from export.zoo.checkpoint import Checkpoint
 from export.zoo.data.base import Data
 from export.zoo.registry import System
 
-_PROGRESS, _MOMENTS = "progress.json", "optimiser.safetensors"
+_TRAINING = "training.safetensors"
 _WARM_UP = 0.05  # of the steps
 _CLIPPED = 1.0  # norm of a gradient
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Beside a checkpoint that is being trained; with the same seed and steps, training goes on from it."""
+    """Of a training; with the same seed and steps, it goes on from there."""
 
     seed: int
     steps: int
     done: int
     loss: float
+    seconds: float  # of all that was done, interruptions left out
 
 
 Watch = Callable[[Progress], None]
@@ -44,7 +47,7 @@ def train(
     steps: int | None = None,
     save_every: int = 200,
     watch: Watch | None = None,
-) -> Data:
+) -> tuple[Data, Progress]:
     """Trains into the folder and returns the data, for measuring. What is there already is taken up again."""
     recipe, data = system.recipe, system.recipe.data(**system.recipe.options)
     steps = steps or recipe.steps
@@ -52,9 +55,10 @@ def train(
     model = system.model(system.sizes(data))
     preprocessing = data.preprocessing(folder)
     optimiser = torch.optim.AdamW(data.optimised(model), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
-    done, average = _resume(folder, system, model, optimiser, seed, steps)
+    progress = _resume(folder, system, model, optimiser, Progress(seed, steps, 0, 0.0, 0.0))
+    before = time.monotonic() - progress.seconds
     model.train()
-    for step in range(done, steps):
+    for step in range(progress.done, steps):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate * _warmth(step / steps)
         torch.manual_seed(hash((seed, step)))
@@ -63,14 +67,15 @@ def train(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), _CLIPPED)
         optimiser.step()
-        average = float(loss) if step == 0 else 0.95 * average + 0.05 * float(loss)
-        progress = Progress(seed, steps, step + 1, average)
+        value = loss.item()
+        average = value if step == 0 else 0.95 * progress.loss + 0.05 * value
+        progress = Progress(seed, steps, step + 1, average, time.monotonic() - before)
         if progress.done % save_every == 0 or progress.done == steps:
-            checkpoint = Checkpoint(model, preprocessing, data.labels(), data.decoding())
-            _save(folder, checkpoint, optimiser, progress)
+            Checkpoint(model, preprocessing, data.labels(), data.decoding()).save(folder)
+            _keep(folder, model, optimiser, progress)
         if watch is not None:
             watch(progress)
-    return data
+    return data, progress
 
 
 def _warmth(share: float) -> float:
@@ -80,37 +85,44 @@ def _warmth(share: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + float(np.cos(np.pi * (share - _WARM_UP) / (1 - _WARM_UP))))
 
 
-def _save(folder: Path, checkpoint: Checkpoint, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
-    """The progress last: without it, the rest is not taken up."""
-    checkpoint.save(folder)
+def _keep(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
+    """All that going on needs, in one file that is there whole or not at all."""
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     moments = {
-        f"{index}.{name}": value.contiguous() if value.ndim else value.reshape(1)
+        f"optimiser.{index}.{name}": value if value.ndim else value.reshape(1)
         for index, state in optimiser.state_dict()["state"].items()
         for name, value in state.items()
     }
-    save_file(moments, folder / _MOMENTS)
-    (folder / _PROGRESS).write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    whole = folder / f"{_TRAINING}.new"
+    tensors = {name: value.contiguous() for name, value in (weights | moments).items()}
+    save_file(tensors, whole, {"progress": json.dumps(asdict(progress))})
+    whole.replace(folder / _TRAINING)
 
 
 def _resume(
-    folder: Path, system: System, model: nn.Module, optimiser: torch.optim.Optimizer, seed: int, steps: int
-) -> tuple[int, float]:
-    """How many steps were done, and the loss then; the model and the optimiser are as they were."""
-    file = folder / _PROGRESS
+    folder: Path, system: System, model: nn.Module, optimiser: torch.optim.Optimizer, wanted: Progress
+) -> Progress:
+    """How far the training in the folder is; the model and the optimiser are as they were then."""
+    file = folder / _TRAINING
     if not file.is_file():
-        return 0, 0.0
-    progress = Progress(**json.loads(file.read_text(encoding="utf-8")))
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if config["system"] != system.name or (progress.seed, progress.steps) != (seed, steps):
+        return wanted
+    with safe_open(file, "pt") as kept:
+        progress = Progress(**json.loads(kept.metadata()["progress"]))
+        tensors = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118
+    found = json.loads((folder / "config.json").read_text(encoding="utf-8"))["system"]
+    if found != system.name or (progress.seed, progress.steps) != (wanted.seed, wanted.steps):
         raise SourceError(
-            f"{folder} holds {config['system']} trained with seed {progress.seed} for {progress.steps} steps; "
+            f"{folder} holds {found} trained with seed {progress.seed} for {progress.steps} steps; "
             f"give those again to go on, or another folder."
         )
-    model.load_state_dict(read_checkpoint(folder, config).model.state_dict())
-    state = optimiser.state_dict()
-    found: dict[int, dict[str, Any]] = {}
-    for name, value in load_file(folder / _MOMENTS).items():
+    model.load_state_dict(_below("model.", tensors))
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in _below("optimiser.", tensors).items():
         index, part = name.split(".", 1)
-        found.setdefault(int(index), {})[part] = value.squeeze() if part == "step" else value
-    optimiser.load_state_dict({**state, "state": found})
-    return progress.done, progress.loss
+        state.setdefault(int(index), {})[part] = value.squeeze() if part == "step" else value
+    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+    return progress
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

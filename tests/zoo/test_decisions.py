@@ -296,7 +296,7 @@ def test_a_player_sees_what_it_acts_on() -> None:
 @pytest.mark.slow
 def test_returns_grow_with_what_is_asked(tmp_path: Path) -> None:
     system = find("decision-transformer")
-    data = train(system, tmp_path / "checkpoint")
+    data, _ = train(system, tmp_path / "checkpoint")
     assert isinstance(data, CartPole)
     package = export(Order(str(tmp_path / "checkpoint"), name=system.name, out=tmp_path / "models"))
     with open_model(package.folder, threads=1) as served:
