@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from export.zoo.kit.attention import CausalAttention, CrossAttention
 from export.zoo.kit.blocks import FeedForward
+from export.zoo.model import Writer
+from export.zoo.sizes import WriterSizes
 
 
 class DecoderBlock(nn.Module):
@@ -28,16 +32,14 @@ class DecoderBlock(nn.Module):
 class WordDecoder(nn.Module):
     """Tokens at given positions to states; the table of words is also what states are compared with."""
 
-    def __init__(
-        self, vocabulary: int, positions: nn.Module, size: int, heads: int, hidden: int, layers: int, *, crosses: bool
-    ) -> None:
+    def __init__(self, sizes: WriterSizes, positions: nn.Module, *, crosses: bool) -> None:
         super().__init__()
-        self.words, self.positions = nn.Embedding(vocabulary, size), positions
-        nn.init.normal_(self.words.weight, std=size**-0.5)
+        self.words, self.positions = nn.Embedding(sizes.vocabulary, sizes.size), positions
+        nn.init.normal_(self.words.weight, std=sizes.size**-0.5)
         self.blocks = nn.ModuleList(
-            DecoderBlock(size, heads, hidden, layer, crosses=crosses) for layer in range(layers)
+            DecoderBlock(sizes.size, sizes.heads, sizes.hidden, layer, crosses=crosses) for layer in range(sizes.layers)
         )
-        self.norm = nn.LayerNorm(size)
+        self.norm = nn.LayerNorm(sizes.size)
 
     @property
     def crossings(self) -> list[CrossAttention]:
@@ -52,3 +54,19 @@ class WordDecoder(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         return functional.linear(states, self.words.weight)
+
+
+class ByDecoder(Writer):
+    """Writers whose words come from a transformer decoder."""
+
+    decoder: WordDecoder
+
+    def decode(self, tokens: Tensor, positions: Tensor, memory: Tensor | None, lengths: Tensor | None) -> Tensor:
+        states: Tensor = self.decoder(tokens, positions, memory, lengths)
+        return states
+
+    def logits(self, states: Tensor) -> Tensor:
+        return self.decoder.logits(states)
+
+    def crossings(self) -> Sequence[CrossAttention]:
+        return self.decoder.crossings

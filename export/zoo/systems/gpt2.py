@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor
-
 from export.zoo.data.copying import Copying
-from export.zoo.kit.decoders import WordDecoder
+from export.zoo.kit.decoders import ByDecoder, WordDecoder
 from export.zoo.kit.positions import Learned
 from export.zoo.model import Generator
 from export.zoo.recipe import Recipe
@@ -19,24 +17,9 @@ from export.zoo.sizes import Sizes, WriterSizes
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
     recipe=Recipe(Copying, bar=0.98, steps=2500),
 )
-class Gpt2(Generator):
+class Gpt2(ByDecoder, Generator):
     Sizes: ClassVar[type[Sizes]] = WriterSizes
 
     def __init__(self, sizes: WriterSizes) -> None:
         super().__init__(sizes)
-        self.decoder = WordDecoder(
-            sizes.vocabulary,
-            Learned(sizes.room, sizes.size),
-            sizes.size,
-            sizes.heads,
-            sizes.hidden,
-            sizes.layers,
-            crosses=False,
-        )
-
-    def decode(self, tokens: Tensor, positions: Tensor, memory: Tensor | None, lengths: Tensor | None) -> Tensor:
-        states: Tensor = self.decoder(tokens, positions, memory, lengths)
-        return states
-
-    def logits(self, states: Tensor) -> Tensor:
-        return self.decoder.logits(states)
+        self.decoder = WordDecoder(sizes, Learned(sizes.room, sizes.size), crosses=False)

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from export.zoo.data.reversing import Reversing
-from export.zoo.kit.attention import CrossAttention, SelfAttention
+from export.zoo.kit.attention import SelfAttention
 from export.zoo.kit.blocks import PreNorm, Stack
-from export.zoo.kit.decoders import WordDecoder
+from export.zoo.kit.decoders import ByDecoder, WordDecoder
 from export.zoo.kit.positions import Sinusoidal
 from export.zoo.model import Translator
 from export.zoo.recipe import Recipe
@@ -23,16 +22,15 @@ from export.zoo.sizes import Sizes, TranslatorSizes
     paper="Vaswani et al. 2017, Attention Is All You Need",
     recipe=Recipe(Reversing, bar=0.98, steps=2500),
 )
-class Transformer(Translator):
+class Transformer(ByDecoder, Translator):
     """Norms stand before the blocks, which learns without the paper's long warm-up."""
 
     Sizes: ClassVar[type[Sizes]] = TranslatorSizes
 
     def __init__(self, sizes: TranslatorSizes) -> None:
         super().__init__(sizes)
-        width = (sizes.size, sizes.heads, sizes.hidden)
         positions = Sinusoidal(max(sizes.source, sizes.room), sizes.size)
-        self.decoder = WordDecoder(sizes.vocabulary, positions, *width, sizes.layers, crosses=True)
+        self.decoder = WordDecoder(sizes, positions, crosses=True)
         self.encoder = Stack(
             PreNorm(SelfAttention(sizes.size, sizes.heads), sizes.size, sizes.hidden) for _ in range(sizes.layers)
         )
@@ -42,13 +40,3 @@ class Transformer(Translator):
         words = self.decoder.words(tokens) * self.sizes.size**0.5
         states: Tensor = self.norm(self.encoder(words + self.decoder.positions(torch.arange(tokens.shape[1])), lengths))
         return states
-
-    def decode(self, tokens: Tensor, positions: Tensor, memory: Tensor | None, lengths: Tensor | None) -> Tensor:
-        states: Tensor = self.decoder(tokens, positions, memory, lengths)
-        return states
-
-    def logits(self, states: Tensor) -> Tensor:
-        return self.decoder.logits(states)
-
-    def crossings(self) -> Sequence[CrossAttention]:
-        return self.decoder.crossings
