@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +12,6 @@ from transformers import LongformerConfig
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
 from export.errors import SourceError
-from export.pipeline import Order, export
-from export.zoo.checkpoint import Checkpoint
-from export.zoo.data.listops import ListOps
 from export.zoo.kit.attention import SelfAttention
 from export.zoo.kit.blocks import Reversible
 from export.zoo.kit.mixers.fourier import FourierMixer
@@ -25,7 +21,6 @@ from export.zoo.kit.mixers.performer import PerformerMixer, linear_attention, or
 from export.zoo.kit.mixers.reformer import ReformerMixer
 from export.zoo.kit.mixers.synthesizer import DenseSynthesizer, RandomSynthesizer
 from export.zoo.registry import find
-from service.package import Precision
 
 SIZE, HEADS, LENGTH = 16, 2, 40
 MIXERS: dict[str, Callable[[int], nn.Module]] = {
@@ -220,14 +215,3 @@ def test_a_random_synthesizer_mixes_all_texts_alike() -> None:
 def test_sizes_that_do_not_fit_are_refused_in_a_sentence(name: str, sizes: dict[str, int], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         find(name).model.Sizes.read(sizes, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", MIXERS)
-def test_exports_in_lower_precision(name: str, precision: Precision, tmp_path: Path) -> None:
-    data, system = ListOps(), find(name)
-    model = system.model(system.sizes(data))
-    Checkpoint(model, data.preprocessing(tmp_path / "from"), data.labels()).save(tmp_path / "from")
-    package = export(Order(str(tmp_path / "from"), name=name, precision=precision, out=tmp_path / "models"))
-    assert package.manifest.loss is not None

@@ -12,15 +12,11 @@ from torch import Tensor, nn
 
 from export.attention import Scene, playing
 from export.graph import Graph, Port, trace
-from export.pipeline import Order, export
 from export.runtime import Runtime
 from export.weights import save_graphs
-from export.zoo.checkpoint import Checkpoint
 from export.zoo.kit.additive import AdditiveAttention
 from export.zoo.kit.mixers.running import RunningAttention
 from export.zoo.kit.recurrent import GruCell, LstmCell, Reader
-from export.zoo.registry import find
-from service.package import Preprocessing
 
 SYSTEMS = ("bahdanau", "performer-lm", "rnn-context", "seq2seq", "show-attend-tell")
 CELLS: dict[str, Any] = {
@@ -131,15 +127,3 @@ def test_running_sums_are_all_that_is_needed_of_the_past() -> None:
             later = mixer(states[:, 3:])
     torch.testing.assert_close(later[0], whole[0, 3:])
     torch.testing.assert_close(later[1, 0], shorter[0, 2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_lower_precisions_pass_their_bounds(name: str, precision: Any, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = find(name).model
-    Checkpoint(model(model.Sizes()).eval(), Preprocessing()).save(tmp_path / "checkpoint")
-    package = export(Order(str(tmp_path / "checkpoint"), name=name, out=tmp_path, precision=precision))
-    assert package.manifest.loss is not None
-    assert {state.kind for state in package.manifest.states} == {"replace"}

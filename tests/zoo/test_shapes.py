@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,6 @@ from transformers.models.roformer.modeling_roformer import (
 )
 
 from export.errors import SourceError
-from export.pipeline import Order, export
-from export.zoo.checkpoint import Checkpoint
 from export.zoo.data.taught import TaughtDigits
 from export.zoo.kit.attention import CrossAttention
 from export.zoo.kit.positions import Rotary
@@ -40,8 +37,6 @@ from export.zoo.systems.roformer import RotaryAttention
 from export.zoo.systems.shared_workspace import Workspace, WorkspaceSizes
 from export.zoo.systems.swin import Swin, SwinSizes, WindowAttention
 from export.zoo.systems.universal_transformer import Pondering, UniversalSizes, UniversalTransformer
-from service.package import Precision
-from tests.zoo.test_systems import data_of, untrained
 
 MINE = (
     "cait",
@@ -350,14 +345,3 @@ def test_tokens_meet_only_in_the_workspace() -> None:
         assert isinstance(exchange.write, CrossAttention)
         exchange.write.out.weight.zero_()
     torch.testing.assert_close(stack(changed, lengths)[:, others], stack(states, lengths)[:, others], atol=0, rtol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", MINE)
-def test_smaller_precisions_keep_the_answers(name: str, precision: Precision, tmp_path: Path) -> None:
-    """The export refuses where they do not."""
-    data = data_of(name)
-    Checkpoint(untrained(name), data.preprocessing(tmp_path), data.labels()).save(tmp_path)
-    package = export(Order(str(tmp_path), name=name, out=tmp_path / "models", precision=precision))
-    assert package.manifest.precision == precision

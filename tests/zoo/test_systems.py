@@ -7,8 +7,9 @@ import re
 import subprocess
 import sys
 from functools import cache
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -24,10 +25,12 @@ from export.zoo.model import Generator, ImageClassifier, Painter, TextClassifier
 from export.zoo.registry import systems
 from export.zoo.training import Progress, train
 from service import open_model
-from service.package import open_package
+from service.package import Precision, open_package
 
 SYSTEMS = systems()
 BRIEF = 60  # steps of training that must show
+# Every export is compared with torch in fp32 first, whatever it becomes: one each is enough, and all would take long.
+PRECISIONS: dict[str, Precision] = dict(zip(SYSTEMS, cycle(get_args(Precision)), strict=False))
 
 
 @cache
@@ -46,14 +49,14 @@ def untrained(name: str) -> ZooModel:
     return model.eval()
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_exports_and_serves(name: str, tmp_path: Path) -> None:
-    """The pipeline's own parity checks are part of the export; the engine must open what comes out and answer."""
+@pytest.mark.parametrize(("name", "precision"), PRECISIONS.items())
+def test_exports_and_serves(name: str, precision: Precision, tmp_path: Path) -> None:
+    """The pipeline's own checks are part of the export; the engine must open what comes out and answer."""
     data, model = data_of(name), untrained(name)
     folder = tmp_path / "checkpoint"
     checkpoint = Checkpoint(model, data.preprocessing(folder), data.labels(), data.decoding())
     checkpoint.save(folder)
-    package = export(Order(str(folder), name=name, out=tmp_path / "models"))
+    package = export(Order(str(folder), name=name, precision=precision, out=tmp_path / "models"))
     manifest = package.manifest
     assert (manifest.task, manifest.family) == (SYSTEMS[name].task, name)
     assert manifest.fused.attention == manifest.fused.fused or model.unfusable == manifest.fused.because
