@@ -26,6 +26,9 @@ _COLUMNS = (
     "parameters",
     "attention fused",
 )
+_HOW = """Every number was measured on held-out data, through the exported ONNX package in the in-process engine.
+Tier one trains fully, tier two for a minute or two. Seconds are of training, whatever else the machine did; a dash is a
+system that was not trained there."""
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
@@ -56,10 +59,8 @@ def page(entries: Iterable[System]) -> str:
         [
             "# What the zoo learns",
             "",
-            f"Made by `make zoo` on {os.cpu_count()} cores ({platform.machine()}), one thread for each training. Every",
-            "number was measured on held-out data, through the exported ONNX package in the in-process engine. Tier one",
-            "trains fully, tier two for a minute or two. Seconds are of training, whatever else the machine did; a dash",
-            "is a system that was not trained there.",
+            f"Made by `make zoo` on {os.cpu_count()} cores ({platform.machine()}), one thread for each training.",
+            _HOW,
             "",
             f"| {' | '.join(_COLUMNS)} |",
             "|---" * len(_COLUMNS) + "|",
