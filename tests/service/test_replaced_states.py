@@ -177,9 +177,9 @@ def test_prompts_of_different_lengths_are_read_side_by_side(kind: str, writers: 
     """One by one or at once; a row whose prompt has ended keeps its states while others read on."""
     writer = writers(kind)
     prompts = [(1,), (1, 7, 4, 9, 5), (1, 8), (1, 5, 6)]
-    jobs = [writer.job(seed, prompt=prompt) for seed, prompt in enumerate(prompts)]
+    jobs = [writer.job(seed, prompt=prompt, stop=frozenset()) for seed, prompt in enumerate(prompts)]
     found = answers(writer, 4, jobs)
     expected = [writer.greedy(job) for job in jobs]
     assert [tokens for ((tokens, _),) in found] == expected
-    shorter = writer.job(1, prompt=prompts[1][-1:])
+    shorter = writer.job(1, prompt=prompts[1][-1:], stop=frozenset())
     assert writer.greedy(shorter) != expected[1]  # the prompt matters
