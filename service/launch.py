@@ -35,6 +35,9 @@ _KNOBS = {
     **ENVIRONMENT,
     **_OWN,
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Within Ray's own 5 and 10 seconds a busy machine does not start a proxy, which is then killed and started again.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",  # one proxy, on this machine, hears of it in a second
     "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": "1000",  # of one client; what is too much, replicas refuse
 }
@@ -69,7 +72,10 @@ class Cluster:
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         self._ray, self._serve = ray, serve
         options = ("proxy_location", "http_options", "grpc_options", "logging_config")
-        serve.start(**{name: rendered[name] for name in options})
+        try:
+            serve.start(**{name: rendered[name] for name in options})
+        except (TimeoutError, ray.exceptions.RayError) as error:
+            raise LaunchError(f"Serve did not start ({type(error).__name__}); the logs are in {self.logs}.") from error
         client: Any = _get_global_client()
         self._client, self._controller = client, client._controller
         self._demand_address(rendered)
