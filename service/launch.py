@@ -150,8 +150,8 @@ class Cluster:
 
 
 def await_answers(service: Service, names: Iterable[str]) -> None:
-    """Every application answers through the proxy. Serve calls the proxy ready as soon as its fallback is, also while it
-    is being reloaded; a call that is lost in between is ours, and is made again."""
+    """Every application answers through the proxy. Serve calls the proxy ready as soon as its fallback is, also while
+    it is being reloaded; a call that is lost in between is ours, and is made again."""
     host = service.config.http.host
     address = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{service.config.grpc.port}"
     deadline = time.monotonic() + _ANSWER_SECONDS

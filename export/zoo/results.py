@@ -59,7 +59,7 @@ def page(entries: Iterable[System]) -> str:
         [
             "# What the zoo learns",
             "",
-            f"`headwaiter zoo train NAME`, which `make zoo` runs for all: {os.cpu_count()} cores ({platform.machine()}).",
+            f"`headwaiter zoo train NAME`, or `make zoo` for all; {os.cpu_count()} cores ({platform.machine()}).",
             _HOW,
             "",
             f"| {' | '.join(_COLUMNS)} |",
