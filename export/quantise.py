@@ -1,8 +1,9 @@
 """int8 for CPUs: weights in 8 bits with a scale per output channel, activations with a scale per row.
 
 A scale per row makes an answer independent of its neighbours in the batch, which a scale per tensor does not. Weights
-are unsigned, around 128: for signed ones, kernels of CPUs without VNNI add two products in 16 bits, which overflows
-unless a bit of precision is given up, and the answers show it.
+are signed: kernels for unsigned ones are slower, by far where there is VNNI. Where there is none, the products of two
+neighbouring weights are added in 16 bits: a channel's scale is such that no two can overflow. That costs about a third
+of a bit, where giving up a whole one, as is usual, shows in the answers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from export.constants import add_constant, array, constant
 from export.optimise import remove_unused
 
 _LIMIT = 127
-_MIDDLE = 128
+_MIDDLE = 128  # of activations, which are unsigned
+_PAIR_LIMIT = np.iinfo(np.int16).max // (_LIMIT + _MIDDLE) - 1  # of two neighbours' sum, one left for rounding
 _TINY = np.float32(1e-20)  # a row of zeros stays one
 _SMALLEST = 1 << 10  # elements: smaller weights are not worth the extra nodes
 
@@ -52,11 +54,8 @@ class _Rewrite:
         if transposed:  # the runtime folds it when it loads the graph; on disk the table is shared with the lookup
             quantised = before.add("Transpose", [quantised], perm=[1, 0])
         values, largest = self._rows(before, node.inputs[0])
-        product = before.add(
-            "MatMulIntegerToFloat",
-            [values, quantised, self._scalar("step", np.float32(1 / _LIMIT)), scale, self._zero(), self._zero()],
-            domain="com.microsoft",
-        )
+        step, middle = self._scalar("step", np.float32(1 / _LIMIT)), self._middle()
+        product = before.add("MatMulIntegerToFloat", [values, quantised, step, scale, middle], domain="com.microsoft")
         result = before.add("Mul", [product, largest])
         if bias is not None:
             result = before.add("Add", [result, bias])
@@ -70,7 +69,6 @@ class _Rewrite:
         quantised, scale = self._weight(table, axis=0)
         index = node.inputs[1]
         values = before.add("Cast", [before.add("Gather", [quantised, index], axis=0)], to=ir.DataType.FLOAT)
-        values = before.add("Sub", [values, self._scalar("offset", np.float32(_MIDDLE))])
         column = add_constant(self.graph, f"{scale.name}.column", array(scale).reshape(-1, 1))
         before.instead(before.add("Mul", [values, before.add("Gather", [column, index], axis=0)]))
 
@@ -80,8 +78,7 @@ class _Rewrite:
             return
         before = _Before(self.graph, node)
         quantised, scale = self._weight(weight, axis=0)
-        zeros = add_constant(self.graph, f"{weight.name}.zeros", np.full(array(scale).shape, _MIDDLE, np.uint8))
-        node.replace_input_with(1, before.add("DequantizeLinear", [quantised, scale, zeros], axis=0))
+        node.replace_input_with(1, before.add("DequantizeLinear", [quantised, scale], axis=0))
 
     def _rows(self, before: _Before, values: ir.Value | None) -> tuple[ir.Value, ir.Value]:
         """Each row as bytes around 128, and its largest magnitude."""
@@ -92,16 +89,16 @@ class _Rewrite:
             largest = before.add("Max", [largest, self._scalar("tiny", _TINY)])
             shares = before.add("Div", [values, largest])
             step = self._scalar("step", np.float32(1 / _LIMIT))
-            self.rows[values] = before.add("QuantizeLinear", [shares, step, self._zero()]), largest
+            self.rows[values] = before.add("QuantizeLinear", [shares, step, self._middle()]), largest
         return self.rows[values]
 
     def _weight(self, weight: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
         """The weight as bytes, and the scale of each channel along the axis."""
         if (weight, axis) not in self.weights:
             values = array(weight).astype(np.float32)
-            others = tuple(index for index in range(values.ndim) if index != axis)
-            scale = np.maximum(np.abs(values).max(axis=others, keepdims=True) / _LIMIT, _TINY)
-            quantised = (np.rint(values / scale) + _MIDDLE).astype(np.uint8)
+            scale = np.expand_dims(_scale(np.moveaxis(values, axis, 0)), tuple(range(1, values.ndim)))
+            scale = np.moveaxis(scale, 0, axis)
+            quantised = np.rint(values / scale).astype(np.int8)
             self.weights[weight, axis] = (
                 add_constant(self.graph, f"{weight.name}.int8", quantised),
                 add_constant(self.graph, f"{weight.name}.scale", scale.reshape(-1).astype(np.float32)),
@@ -111,8 +108,8 @@ class _Rewrite:
     def _scalar(self, name: str, value: np.generic) -> ir.Value:
         return add_constant(self.graph, f"int8.{name}", np.asarray(value))
 
-    def _zero(self) -> ir.Value:
-        return self._scalar("zero", np.uint8(_MIDDLE))
+    def _middle(self) -> ir.Value:
+        return self._scalar("middle", np.uint8(_MIDDLE))
 
 
 class _Before:
@@ -133,6 +130,14 @@ class _Before:
             result.name, result.shape = old.name, old.shape
         ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
         self.graph.remove(self.node, safe=True)
+
+
+def _scale(channels: np.ndarray) -> np.ndarray:
+    """Of each channel, the first axis: as fine as its largest weight and its largest pair of neighbours allow."""
+    rows = channels.reshape(len(channels), -1)
+    rows = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
+    pairs = np.abs(rows.reshape(len(rows), -1, 2).sum(-1)).max(1)
+    return np.maximum(np.maximum(np.abs(rows).max(1) / _LIMIT, pairs / _PAIR_LIMIT), _TINY)
 
 
 def _is_worth_it(weight: ir.Value) -> bool:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from service.engine.futures import Pending
 from service.engine.session import Arrays, Session
-from service.engine.worker import Worker
+from service.engine.worker import Engine
 from service.package import Manifest, Package, Precision, open_package, verify
 from service.tasks.decoding import Decoding
 from service.tasks.errors import InputError
@@ -57,7 +57,7 @@ class Options:
 class Model:
     """What all models have: a package, an engine with a thread of its own, and an end."""
 
-    def __init__(self, package: Package, engine: Worker[Any]) -> None:
+    def __init__(self, package: Package, engine: Engine[Any]) -> None:
         self.package, self.engine = package, engine
         engine.start()
         try:

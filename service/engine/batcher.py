@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,6 +10,7 @@ from itertools import islice
 import numpy as np
 
 from service.engine.jobs import Job
+from service.engine.line import Line
 from service.engine.session import Arrays, Session
 from service.engine.worker import Worker
 from service.package import padded_length
@@ -82,10 +82,10 @@ class Batcher(Worker[PassJob]):
         token_budget: int = TOKEN_BUDGET,
         pixel_budget: int = PIXEL_BUDGET,
         max_waiting: int = 4096,
+        line: Line[PassJob] | None = None,
     ) -> None:
+        super().__init__(session, max_waiting=max_waiting, line=line)
         manifest = session.package.manifest
-        super().__init__(manifest.name, max_waiting=max_waiting)
-        self.session = session
         self._dtypes = {port.name: port.dtype for port in manifest.graphs[GRAPH].inputs}
         self._budget = token_budget if "tokens" in self._dtypes else pixel_budget
         self._longest = manifest.limits.get("length")
@@ -101,13 +101,10 @@ class Batcher(Worker[PassJob]):
         super().submit(job)
 
     def is_busy(self) -> bool:
-        return bool(self.waiting)
+        return bool(self.line.jobs)
 
     def work_of(self, job: PassJob) -> float:
         return job.extent.places
-
-    def usual_work(self) -> float:
-        return self.meters.places / max(self.meters.row_steps, 1)
 
     def abandon(self) -> list[PassJob]:
         jobs, self._running = self._running, []
@@ -129,10 +126,13 @@ class Batcher(Worker[PassJob]):
         return Extent((), padded if self._longest is None else max(job.tokens, min(padded, self._longest)))
 
     def _take_batch(self) -> list[PassJob]:
-        chosen = set(form_batch([job.extent for job in islice(self.waiting, _LOOKED_AT)], self._budget))
-        jobs = [self.waiting[index] for index in sorted(chosen)]
-        self.waiting = deque(job for index, job in enumerate(self.waiting) if index not in chosen)
-        self.meters.waiting = len(self.waiting)
+        with self.line.changed:
+            waiting = self.line.jobs
+            if not waiting:  # another lane was quicker
+                return []
+            chosen = set(form_batch([job.extent for job in islice(waiting, _LOOKED_AT)], self._budget))
+            jobs = [waiting[index] for index in sorted(chosen)]
+            self.line.keep(job for index, job in enumerate(waiting) if index not in chosen)
         now = time.monotonic()
         alive = [job for job in jobs if not job.is_dead(now)]
         self.meters.cancelled += len(jobs) - len(alive)

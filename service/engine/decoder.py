@@ -4,30 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from service.engine.beam import Beams, Hypothesis
 from service.engine.cache import group_by_length
+from service.engine.lanes import Lanes
+from service.engine.line import Line
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Decoded, DecodeJob, Row, Single, candidates
 from service.engine.session import Arrays, Session
 from service.engine.stepper import Stepper
-from service.engine.worker import Worker
+from service.engine.worker import Engine, Worker
 from service.package import padded_length
 
 _ENCODE_BUDGET = 1024  # padded places in one call of the encoder
 _IMAGES = 8
 _FIRST_GUESS = 32  # steps of a sequence
+_ALONE = 8  # rows
+_ROWS_OF_A_LANE = 16
 _MEMORY = 0.95  # of the usual number of steps, for each sequence that ends
 
 
 class Decoder(Worker[DecodeJob]):
     """One engine for translation, captioning and generation: it knows rows and tokens, not tasks."""
 
-    def __init__(self, session: Session, *, rows: int, room: int, max_waiting: int = 4096) -> None:
-        super().__init__(session.package.manifest.name, max_waiting=max_waiting)
-        self.session = session
+    def __init__(
+        self,
+        session: Session,
+        *,
+        rows: int,
+        room: int,
+        max_waiting: int = 4096,
+        line: Line[DecodeJob] | None = None,
+    ) -> None:
+        super().__init__(session, max_waiting=max_waiting, line=line)
         self.stepper = Stepper(session, rows, room)
         self.scheduler = Scheduler()
         self.rows: list[Row] = []  # in use; their slots are 0, 1, 2 …
@@ -42,13 +55,10 @@ class Decoder(Worker[DecodeJob]):
         super().submit(job)
 
     def is_busy(self) -> bool:
-        return bool(self.running or self.waiting)
+        return bool(self.running or self.line.jobs)
 
     def work_of(self, job: DecodeJob) -> float:
         return job.choosing.beams * min(self._usual_steps, job.choosing.max_new_tokens)
-
-    def usual_work(self) -> float:
-        return self._usual_steps
 
     def room(self) -> int:
         return self.meters.rows - len(self.rows)
@@ -58,10 +68,23 @@ class Decoder(Worker[DecodeJob]):
 
     def turn(self) -> None:
         self._release_dead()
-        free = self.meters.rows - len(self.rows)
-        self._join(self.scheduler.choose(self.waiting, free, len(self.rows)))
+        self._join(self._newcomers())
         if self.rows and (top := self._step()) is not None:
             self._choose(top)
+
+    def _newcomers(self) -> list[DecodeJob]:
+        with self.line.changed:
+            free = min(self.room(), self._share() - len(self.rows))
+            chosen = self.scheduler.choose(self.line.jobs, free, len(self.rows))
+            self.line.took(chosen)
+            return chosen
+
+    def _share(self) -> int:
+        """Lanes divide the rows among themselves, unless there are so few that one of them does as well alone."""
+        lanes = self.line.takers
+        wanted = [job.choosing.beams for job in islice(self.line.jobs, len(lanes) * self.meters.rows)]
+        rows = sum(wanted) + sum(lane.load() for lane in lanes)
+        return max(_ALONE, *wanted[:1], -(-rows // len(lanes)))
 
     def _release_dead(self) -> None:
         now = time.monotonic()
@@ -220,6 +243,15 @@ class Decoder(Worker[DecodeJob]):
                 self.rows[row.slot] = last
         job.rows = []
         self.meters.rows_in_use = len(self.rows)
+
+
+def open_decoder(session: Session, *, rows: int, room: int) -> Engine[DecodeJob]:
+    """As many lanes as there are threads, as long as each has rows enough for a matrix product to be worth it."""
+    lanes = max(1, min(session.threads, rows // _ROWS_OF_A_LANE))
+    if session.device != "cpu" or lanes == 1:
+        return Decoder(session, rows=rows, room=room)
+    shares = [rows // lanes + (index < rows % lanes) for index in range(lanes)]
+    return Lanes(session, [partial(Decoder, session, rows=share, room=room) for share in shares])
 
 
 def _without_end(tokens: tuple[int, ...], stop: frozenset[int]) -> tuple[int, ...]:

@@ -87,9 +87,9 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         max_waiting: int = 4096,
     ) -> None:
         manifest = session.package.manifest
-        super().__init__(manifest.name, max_waiting=max_waiting)
+        super().__init__(session, max_waiting=max_waiting)
         assert manifest.policy is not None
-        self.session, self.policy = session, manifest.policy
+        self.policy = manifest.policy
         self.timesteps = manifest.limits["timesteps"]
         self.context = min(self.policy.context, self.timesteps)
         self.cache = RowCache(manifest, rows + 1, _TOKENS * self.context)  # the last row is for whole histories
@@ -101,7 +101,7 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         self._answer = "action" if self.policy.actions == "continuous" else "logits"
 
     def is_busy(self) -> bool:
-        return bool(self.waiting)
+        return bool(self.line.jobs)
 
     def work_of(self, job: Job) -> float:  # type: ignore[type-arg]
         return len(job.steps) if isinstance(job, StepJob) and job.row is None else 1.0
@@ -115,9 +115,15 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         now = time.monotonic()
         for row in [row for row in self.open if now - row.used > self.timeout]:
             self._release(row, f"it was not used for {self.timeout:g} seconds")
+        with self.line.changed:
+            steps = self._take(now)
+        self._run(steps)
+
+    def _take(self, now: float) -> list[StepJob]:
+        """The steps to run, one of each episode; episodes are opened and closed in passing."""
         steps: dict[int, StepJob] = {}
         later: list[Job] = []  # type: ignore[type-arg]
-        for job in self.waiting:
+        for job in self.line.jobs:
             if isinstance(job, OpenJob):
                 self._open(job, now)
             elif isinstance(job, CloseJob):
@@ -130,9 +136,8 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
                 later.append(job)  # its predecessor is answered first
             elif isinstance(job, StepJob):
                 steps[id(job.row) if job.row is not None else id(job)] = job
-        self.waiting.clear()
-        self.waiting.extend(later)
-        self._run(list(steps.values()))
+        self.line.keep(later)
+        return list(steps.values())
 
     def _open(self, job: OpenJob, now: float) -> None:
         if len(self.open) == self.rows:

@@ -35,6 +35,7 @@ class Job(Generic[Answer]):
     deadline: float | None = field(default=None, kw_only=True)  # on time.monotonic()'s clock
     submitted: float = field(default_factory=time.monotonic, init=False)
     started: float | None = field(default=None, init=False)
+    work: float = field(default=1.0, init=False)  # estimated, in the engine's own unit
 
     def is_dead(self, now: float) -> bool:
         """Whether nobody waits for it any more; a late one is told so here."""

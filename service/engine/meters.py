@@ -1,8 +1,10 @@
-"""Counters that an engine keeps. Its thread alone writes them; anyone may read, at the cost of reading a number."""
+"""Counters that an engine keeps. One thread writes each; anyone may read, at the cost of reading a number."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Self
 
 
 @dataclass(slots=True)
@@ -27,3 +29,8 @@ class Meters:
 
     def snapshot(self) -> dict[str, float]:
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @classmethod
+    def total(cls, parts: Iterable[Meters]) -> Self:
+        parts = list(parts)
+        return cls(*(sum(getattr(part, each.name) for part in parts) for each in fields(cls)))

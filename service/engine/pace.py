@@ -17,8 +17,9 @@ class Pace:
         kept = 0.5 ** (seconds / _HALF_LIFE)
         self._work, self._seconds = kept * self._work + work, kept * self._seconds + seconds
 
-    def seconds_for(self, work: float) -> float | None:
+    @property
+    def rate(self) -> float | None:
         """None as long as nothing is known."""
         if not self._work or self._seconds < _ENOUGH:
             return None
-        return work * self._seconds / self._work
+        return self._work / self._seconds

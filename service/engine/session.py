@@ -37,6 +37,8 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
+        # Threads that spin between two operators take the processor from other lanes, and from the event loop.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
             return onnxruntime.InferenceSession(

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from headwaiter.v1.common_pb2 import Model, Timing, Usage
 from service.engine.futures import Pending
 from service.engine.jobs import QueueFullError
-from service.engine.worker import Worker
+from service.engine.worker import Engine
 from service.ingress.calls import Call
 from service.tasks import results
 from service.tasks.errors import InputError
@@ -50,7 +50,7 @@ class Who:
 
 
 class Desk:
-    def __init__(self, who: Who, engine: Worker[Any], limits: dict[str, int], times: TokenTimes) -> None:
+    def __init__(self, who: Who, engine: Engine[Any], limits: dict[str, int], times: TokenTimes) -> None:
         self.who, self.engine, self.limits, self.times = who, engine, limits, times
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="prepare")
         self._preparing = 0
@@ -100,10 +100,10 @@ class Desk:
         """Refuses who would wait longer than the model is allowed to let wait."""
         wait, most = self.engine.estimated_wait(), self.limits["wait_ms"] / 1e3
         if wait is None:  # how fast the line moves is not known yet; it soon will be
-            wait = 0.0 if self.engine.meters.waiting < _LONGEST_UNKNOWN else most + 1
+            wait = 0.0 if len(self.engine.line.jobs) < _LONGEST_UNKNOWN else most + 1
         wait += self._preparing * self._usual_seconds / _THREADS
         if wait > most:
-            self.engine.meters.refused += 1
+            self.engine.line.meters.refused += 1
             raise QueueFullError(
                 f"{self.who.name} is busy: the wait would be {wait:,.1f} s; the limit is {most:,.1f} s",
                 retry_after=min(wait - most, 30.0) + 0.1,

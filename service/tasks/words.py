@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol
 
-from service.engine.decoder import Decoder
+from service.engine.decoder import open_decoder
 from service.engine.futures import Pending, Stream
 from service.engine.sequence import Decoded, DecodeJob
 from service.engine.session import Arrays, Session
@@ -43,7 +43,7 @@ class WordTask:
         self.tokenizer = Tokenizer.open(package.folder, self.settings)
         self.bounds = Bounds(new_tokens=new_tokens, beams=min(beams, rows))
         self.room = room
-        self.engine = Decoder(session, rows=rows, room=room)
+        self.engine = open_decoder(session, rows=rows, room=room)
 
     def submit(
         self,

@@ -35,29 +35,47 @@ def _run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return answer
 
 
-def _whole_numbers(shape: tuple[int, int], largest_along: int, rng: np.random.Generator) -> np.ndarray:
-    """From -127 to 127 and mostly at the ends: each row, or column, is then stored without any rounding."""
-    numbers = rng.choice([-127, 127, 126, -126, 3], shape, p=[0.2, 0.5, 0.1, 0.1, 0.1])
-    numbers[(slice(None), 0) if largest_along else (0, slice(None))] = 127
-    return numbers.astype(np.int64)
+def _extreme_values(rows: int, rng: np.random.Generator) -> np.ndarray:
+    """From -127 to 127, mostly at the ends, and 127 in each row: stored without any rounding."""
+    values = rng.choice([-127, 127, 126, -126, 3], (rows, INPUTS), p=[0.2, 0.5, 0.1, 0.1, 0.1])
+    values[:, 0], values[0] = 127, 127
+    return values
+
+
+def _extreme_weights(rng: np.random.Generator) -> np.ndarray:
+    """Pairs of neighbours as large as a channel may have them without giving up precision."""
+    pairs = np.array([(64, 63), (63, 64), (-64, -63), (127, -127), (-127, 127), (127, 0), (0, -127)])
+    weights = pairs[rng.integers(len(pairs), size=(OUTPUTS, INPUTS // 2))]
+    weights[0], weights[1], weights[:, 0] = pairs[0], pairs[2], pairs[5]
+    return weights.reshape(OUTPUTS, INPUTS).T
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 64])
 def test_extreme_products_are_exact(rows: int) -> None:
     """Kernels of CPUs without VNNI add two products in 16 bits: what overflows there would be off by thousands."""
     rng = np.random.default_rng(1)
-    values, weights = _whole_numbers((rows, INPUTS), 1, rng), _whole_numbers((INPUTS, OUTPUTS), 0, rng)
-    values[0], weights[:, 0] = 127, 127
+    values, weights = _extreme_values(rows, rng), _extreme_weights(rng)
     model = _quantised(_model(ROWS, PRODUCT, "y = MatMul(x, w)", w=(weights / 127).astype(np.float32)))
     got = _run(model, (values / 127).astype(np.float32)) * 127 * 127
     assert np.abs(got - values @ weights).max() < 1, "whole numbers, so less than one is rounding of fp32"
+
+
+@pytest.mark.parametrize("inputs", [INPUTS, INPUTS - 1])
+def test_no_two_products_can_overflow(inputs: int) -> None:
+    weights = np.abs(np.random.default_rng(1).standard_t(3, (inputs, OUTPUTS))).astype(np.float32)
+    model = _quantised(_model(f"float[rows, {inputs}] x", PRODUCT, "y = MatMul(x, w)", w=weights))
+    (stored,) = (numpy_helper.to_array(each) for each in model.graph.initializer if each.name == "w.int8")
+    padded = np.pad(stored.astype(np.int64), ((0, inputs % 2), (0, 0)))
+    pairs = padded.reshape(-1, 2, OUTPUTS).sum(1).max(0)
+    assert 255 * pairs.max() <= np.iinfo(np.int16).max
+    assert (np.maximum(pairs, padded.max(0)) >= 126).all(), "and no precision is given away"
 
 
 def test_weights_are_bytes() -> None:
     weights = np.random.default_rng(1).standard_normal((INPUTS, OUTPUTS)).astype(np.float32)
     model = _quantised(_model(ROWS, PRODUCT, "y = MatMul(x, w)", w=weights))
     stored = {value.name: numpy_helper.to_array(value) for value in model.graph.initializer}
-    assert stored["w.int8"].dtype == np.uint8
+    assert stored["w.int8"].dtype == np.int8
     assert "w" not in stored
     assert [node.op_type for node in model.graph.node].count("MatMul") == 0
 
@@ -116,7 +134,7 @@ LIKE_FP32 = {
 def test_quantised_is_like_fp32(operator: str) -> None:
     model, x = LIKE_FP32[operator]
     expected, quantised = _run(model, x), _quantised(model)
-    assert any(value.data_type == onnx.TensorProto.UINT8 for value in quantised.graph.initializer)
+    assert any(value.data_type == onnx.TensorProto.INT8 for value in quantised.graph.initializer)
     error = np.sqrt(np.square(_run(quantised, x) - expected).mean()) / expected.std()
     assert 0 < error < 0.02
 

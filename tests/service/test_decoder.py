@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from hypothesis import strategies as st
 
 from service.engine.decoder import Decoder
 from service.engine.jobs import ClosedError, DeadlineError, QueueFullError
+from service.engine.lanes import Lanes
 from service.engine.sampling import Sampling
 from service.engine.scheduler import Scheduler
 from service.engine.sequence import Choosing, Decoded, DecodeJob
 from service.engine.session import Session
+from service.engine.worker import Engine
 from service.package import Package
 from tests.conftest import Packages
 
@@ -53,9 +56,13 @@ WAYS_OF_TRANSFORMERS: list[dict[str, Any]] = [
 
 
 @contextmanager
-def engine(package: Package, rows: int = 16, max_waiting: int = 4096) -> Iterator[Decoder]:
+def engine(package: Package, rows: int = 16, max_waiting: int = 4096, lanes: int = 1) -> Iterator[Engine[DecodeJob]]:
+    """`rows` of each lane."""
     room = min(package.manifest.limits["room"], 61)
-    decoder = Decoder(Session(package, threads=1), rows=rows, room=room, max_waiting=max_waiting)
+    session = Session(package, threads=1)
+    decoder: Engine[DecodeJob] = Decoder(session, rows=rows, room=room, max_waiting=max_waiting)
+    if lanes > 1:
+        decoder = Lanes(session, lanes * [partial(Decoder, session, rows=rows, room=room)])
     decoder.start()
     try:
         yield decoder
@@ -92,7 +99,7 @@ def sources(package: Package, count: int, seed: int = 0) -> list[list[int]]:
     return [rng.integers(3, vocabulary - 1, rng.integers(2, 14)).tolist() for _ in range(count)]
 
 
-def run(decoder: Decoder, jobs: list[DecodeJob]) -> list[Decoded]:
+def run(decoder: Engine[DecodeJob], jobs: list[DecodeJob]) -> list[Decoded]:
     for each in jobs:
         decoder.submit(each)
     return [each.future.result(60) for each in jobs]
@@ -173,7 +180,8 @@ def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(data: st.D
             max_size=25,
         )
     )
-    with engine(package, rows=data.draw(st.integers(3, 9))) as decoder:
+    lanes = data.draw(st.integers(1, 3))
+    with engine(package, rows=data.draw(st.integers(3, 9)), lanes=lanes) as decoder:
         jobs = []
         for text, way, longest, cancelled_after in plan:
             choosing = plain(package, **WAYS[way], max_new_tokens=longest)
@@ -191,7 +199,7 @@ def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(data: st.D
         _settled(decoder, len(plan))
         meters = decoder.meters
         assert meters.finished + meters.cancelled == meters.accepted == len(plan)
-        assert (meters.failed, len(decoder.rows), len(decoder.running), len(decoder.waiting)) == (0, 0, 0, 0)
+        assert (meters.failed, meters.rows_in_use, meters.waiting, decoder.line.work) == (0, 0, 0, 0)
 
 
 class _Canceller:
@@ -223,7 +231,7 @@ def _alone(package: Package, tokens: list[int], way: int, longest: int) -> Decod
     return _known[key]
 
 
-def _settled(decoder: Decoder, ended: int, seconds: float = 10.0) -> None:
+def _settled(decoder: Engine[DecodeJob], ended: int, seconds: float = 10.0) -> None:
     """A request that is cancelled at once may not have reached the engine yet."""
     end = time.monotonic() + seconds
     while decoder.meters.finished + decoder.meters.cancelled < ended and time.monotonic() < end:
