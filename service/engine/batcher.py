@@ -16,9 +16,9 @@ from service.engine.worker import Worker
 from service.package import padded_length
 
 GRAPH = "model"
-TOKEN_BUDGET = 2048  # padded tokens in one call
-PIXEL_BUDGET = 8 * 224 * 224
-MOST_PADDING = 1.25  # a batch's places per place that its members would take alone; beyond it, batching stops paying
+TOKEN_BUDGET = 512  # padded tokens in one call
+PIXEL_BUDGET = 4 * 224 * 224
+MOST_PADDING = 1.1  # a batch's places per place that its members would take alone; beyond it, batching stops paying
 _LOOKED_AT = 512  # so many of those waiting are compared, that a turn's cost does not grow with the queue
 
 

@@ -37,8 +37,10 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        # Threads that spin between two operators take the processor from other lanes, and from the event loop.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if "decoder" in self.package.manifest.graphs:
+            # A step is many small operators: threads that spin between them take the processor from the other lanes
+            # and from the event loop. In a single long pass they are only gaps, and spinning bridges them.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
             return onnxruntime.InferenceSession(
