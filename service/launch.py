@@ -27,6 +27,7 @@ _POLL_SECONDS = 0.2
 _DRAIN_SECONDS = 90
 _ANSWER_SECONDS = 90  # for every application to answer through the proxy
 _PROBE_SECONDS = 2
+_LISTENER_SECONDS = 10
 _HAPROXY = Path("/tmp/haproxy-serve")  # where Serve keeps a folder for each node
 _HAPROXY_SECONDS = 5
 _OBJECT_STORE = 100_000_000  # nothing goes through it
@@ -263,8 +264,9 @@ def running_ray(address: str | None = None) -> Iterator[None]:
     import ray
 
     try:
+        _demand_listener(address or os.environ.get("RAY_ADDRESS", ""))
         ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         raise RefusedError(
             f"No Ray cluster answers ({str(error).partition(chr(10))[0].rstrip('.')}); "
             "`ray start --head` starts one here, RAY_ADDRESS names another."
@@ -273,6 +275,13 @@ def running_ray(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _demand_listener(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _LISTENER_SECONDS).close()
 
 
 def slow_nodes() -> bool:

@@ -187,7 +187,7 @@ def _serve_on_cluster(service: Service, render: Render, voice: Voice) -> None:
                 "RAY_SERVE_THROUGHPUT_OPTIMIZED=1 in their environment: every request takes a slower way."
             )
         rendered = render(service)
-        _deploy(launch.Cluster(rendered), rendered, voice)
+        _deploy(service, launch.Cluster(rendered), rendered, voice)
         _tell(service, voice)
 
 
@@ -204,7 +204,7 @@ def _serve_here(service: Service, render: Render, voice: Voice) -> None:
     voice.say(f"{service.file} is being served by process {instance.process}, which goes on with what changed.")
     with launch.running_ray(instance.address):
         rendered = render(service)
-        _deploy(launch.Cluster(rendered), rendered, voice)
+        _deploy(service, launch.Cluster(rendered), rendered, voice)
 
 
 def _serve_until_stopped(service: Service, render: Render, voice: Voice, register: Register) -> None:
@@ -222,8 +222,7 @@ def _serve_until_stopped(service: Service, render: Render, voice: Voice, registe
         with voice.step("Serve"):
             cluster = launch.Cluster(rendered)
             stack.callback(cluster.close)
-        _deploy(cluster, rendered, voice)
-        launch.await_answers(service, [each["name"] for each in rendered["applications"]])
+        _deploy(service, cluster, rendered, voice)
         instance = Instance.of(service, cluster)
         register.enter(instance)
         _tell(service, voice, cluster)
@@ -246,15 +245,15 @@ def _update(service: Service, instance: Instance, cluster: Cluster, render: Rend
         changed = load(service.file)
         instance.demand_same_address(changed)
         rendered = render(changed)
-        _deploy(cluster, rendered, voice)
+        _deploy(changed, cluster, rendered, voice)
         voice.say(f"{service.file} is served as it is now")
     except (ConfigError, LaunchError) as error:
         voice.wrong(f"{error} Serving goes on as before.")
 
 
-def _deploy(cluster: Cluster, rendered: dict[str, Any], voice: Voice) -> None:
-    """A line for each application when it is ready; the first failure ends it."""
-    from service.launch import LaunchError, cause
+def _deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], voice: Voice) -> None:
+    """A line for each application when it is ready; the first failure ends it. At the end all of them answer."""
+    from service.launch import LaunchError, await_answers, cause
 
     started = time.monotonic()
     kept = cluster.deploy(rendered)
@@ -267,6 +266,7 @@ def _deploy(cluster: Cluster, rendered: dict[str, Any], voice: Voice) -> None:
                 voice.done(f"{name} (unchanged)" if name in kept else name, time.monotonic() - started)
             elif state.message:
                 voice.warn(f"{name}: {cause(state.message)}.")
+        await_answers(service, names)
 
 
 def _remark(service: Service, voice: Voice) -> None:
