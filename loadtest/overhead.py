@@ -25,6 +25,7 @@ from rich.table import Table
 from loadtest import latency, overload, throughput
 from loadtest.results import FOLDER, machine
 from loadtest.untrained import VIT
+from service.config import Limits
 
 PARTS: dict[str, Callable[[Path, int, Callable[[str], None]], Sequence[Any]]] = {
     "latency": latency.measure,
@@ -69,6 +70,9 @@ def _targets(content: dict[str, Any]) -> list[dict[str, Any]]:
         found.append(_target(title, share, 0.9, share >= 0.9))
     for row in rows["overload"]:
         found.append(_target("goodput at five times the rate", row["goodput"], 0.9, row["goodput"] >= 0.9))
+        late, normal = row["answered_p95_ms"], row["normal_p95_ms"] + Limits().wait_ms
+        title = "p95 of what is accepted then, ms; normal, and the wait that `wait_ms` allows"
+        found.append(_target(title, late, normal, late <= normal))
     return found
 
 
