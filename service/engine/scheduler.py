@@ -17,6 +17,9 @@ class Scheduler:
     a request waits at most until those before it have left. While others are being decoded, newcomers of at most
     `places_per_turn` padded source tokens are encoded between two steps (one newcomer always may), so that running
     rows are held up for a bounded time at each step. When nothing runs, there is nobody to hold up: all rows may fill.
+
+    Lanes share one line, so the order is the same over all of them; a lane takes no more than its share of the rows
+    (`Decoder`), and one that is idle takes whoever comes at once.
     """
 
     def __init__(self, places_per_turn: int = _PLACES_PER_TURN) -> None:
