@@ -16,7 +16,7 @@ from export.zoo.data.cartpole import ACTIONS, TIMESTEPS, cartpole
 from export.zoo.data.episodes import Played, Player, returns_of, windows
 from export.zoo.model import Actor, Moments
 
-_LOST = np.array([2.4, 0.2095], np.float32)
+_LOST = (2.4, 0.2095)  # position and angle at which the game is over
 _HELD_OUT = 20
 _DISCOUNT = 0.99
 _FOLLOWING = 0.01  # how far the target network moves towards the model at each step
@@ -25,10 +25,10 @@ _EXPLORING = (1.0, 0.02)  # share of random actions, at the beginning and at the
 
 
 def blind_cartpole() -> Any:
-    """Leaves the position of the cart and the angle of the pole, as shares of where the game is lost."""
+    """Leaves the position of the cart and the angle of the pole."""
     from gymnasium.wrappers import TransformObservation
 
-    return TransformObservation(cartpole(), lambda seen: seen[[0, 2]] / _LOST, None)
+    return TransformObservation(cartpole(), lambda seen: seen[[0, 2]], None)
 
 
 class BlindCartPole(Data):
@@ -51,7 +51,13 @@ class BlindCartPole(Data):
         self._steps = 0
 
     def sizes(self) -> dict[str, Any]:
-        return {"state": 2, "actions": ACTIONS, "timesteps": TIMESTEPS, "context": self.context}
+        return {
+            "state": len(_LOST),
+            "units": _LOST,
+            "actions": ACTIONS,
+            "timesteps": TIMESTEPS,
+            "context": self.context,
+        }
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
         """Of the values at every moment of the windows drawn, not of the last alone."""
