@@ -18,8 +18,6 @@ from export.zoo.model import Actor, Moments
 
 _LOST = (2.4, 0.2095)  # position and angle at which the game is over
 _HELD_OUT = 20
-_DISCOUNT = 0.99
-_FOLLOWING = 0.01  # how far the target network moves towards the model at each step
 _FIRST, _MOST = 50, 1000  # episodes that are played before learning begins, and that are kept
 _EXPLORING = (1.0, 0.02)  # share of random actions, at the beginning and at the end of exploring
 
@@ -43,8 +41,16 @@ class BlindCartPole(Data):
     metric = "mean return"
     chance = 22.0
 
-    def __init__(self, context: int = 16, players: int = 8, exploring: int = 1000) -> None:
+    def __init__(
+        self,
+        context: int = 16,
+        players: int = 8,
+        exploring: int = 1000,  # steps of learning, until nearly all actions are the model's
+        discount: float = 0.99,
+        following: float = 0.01,  # how far the target network moves towards the model at each step
+    ) -> None:
         self.context, self._exploring = context, exploring
+        self._discount, self._following = discount, following
         self._players = [Player(blind_cartpole()) for _ in range(players)]
         self._replay: deque[Played] = deque(maxlen=_MOST)
         self._target: Actor | None = None
@@ -77,7 +83,7 @@ class BlindCartPole(Data):
             self._target = copy.deepcopy(model).requires_grad_(False)
         with torch.no_grad():
             for slow, fast in zip(self._target.parameters(), model.parameters(), strict=True):
-                slow.lerp_(fast, _FOLLOWING)
+                slow.lerp_(fast, self._following)
         return self._target
 
     def _play(self, model: Actor, rng: np.random.Generator, *, randomly: float) -> None:
@@ -109,7 +115,7 @@ class BlindCartPole(Data):
             best = model(later).argmax(2, keepdim=True)
             following = target(later).gather(2, best).squeeze(2)
         taken = model(now).gather(2, actions[:, :, None].clamp(min=0)).squeeze(2)
-        expected = torch.where(ends, -1.0, _DISCOUNT * following)
+        expected = torch.where(ends, -1.0, self._discount * following)
         known = is_real[:, :-1] & (ends | is_real[:, 1:])
         return functional.mse_loss(taken[known], expected[known])
 
