@@ -46,8 +46,8 @@ class BlindCartPole(Data):
         context: int = 16,
         players: int = 8,
         exploring: int = 1000,  # steps of learning, until nearly all actions are the model's
-        discount: float = 0.99,
-        following: float = 0.01,  # how far the target network moves towards the model at each step
+        discount: float = 0.95,
+        following: float = 0.05,  # how far the target network moves towards the model at each step
     ) -> None:
         self.context, self._exploring = context, exploring
         self._discount, self._following = discount, following
