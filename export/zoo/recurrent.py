@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from export.zoo.kit.additive import AdditiveAttention
 from export.zoo.kit.attention import Pair
@@ -36,6 +36,8 @@ class Reading:
 
 
 class RecurrentWriter(ZooModel):
+    head: nn.Module  # from answers to words
+
     def crossing(self) -> AdditiveAttention | None:
         """The attention to the places of the source."""
         return None
@@ -46,11 +48,12 @@ class RecurrentWriter(ZooModel):
 
     @abstractmethod
     def step(self, words: Tensor, states: States, seen: Pair | None, lengths: Tensor | None) -> tuple[Tensor, States]:
-        """What words [rows] make of the states: an answer [rows, size] for `logits`, and the states after it. `seen` is
+        """What words [rows] make of the states: an answer [rows, size] for the head, and the states after it. `seen` is
         what attention made of the source, of which `lengths` [rows] places are real."""
 
-    @abstractmethod
-    def logits(self, answers: Tensor) -> Tensor: ...
+    def logits(self, answers: Tensor) -> Tensor:
+        logits: Tensor = self.head(answers)
+        return logits
 
     def forward(self, tokens: Tensor, reading: Reading, lengths: Tensor | None = None) -> Tensor:
         """Logits [rows, steps, vocabulary] of whole texts."""

@@ -188,6 +188,19 @@ def test_what_comes_later_changes_nothing_before(name: str) -> None:
     assert not torch.allclose(first[:, 4:], second[:, 4:], atol=1e-3)
 
 
+def test_whoever_plays_gives_states_as_the_environment_does() -> None:
+    """A model that learned in units of its own divides by them itself."""
+    plain = made("dtqn")
+    units = (2.0, 0.5, 10.0)
+    divides = type(plain)(plain.Sizes.read({**plain.sizes.model_dump(), "units": units}, "dtqn"))
+    divides.load_state_dict(plain.state_dict())
+    raw = Moments(torch.arange(6)[None], torch.zeros(1, 6), torch.randn(1, 6, STATE), torch.zeros(1, 6, ACTIONS))
+    with torch.no_grad():
+        torch.testing.assert_close(divides(raw), plain(raw._replace(states=raw.states / torch.tensor(units))))
+    with pytest.raises(SourceError, match="units are 2 and a state has 3 numbers"):
+        plain.Sizes.read({"state": 3, "units": [1.0, 2.0]}, "dtqn")
+
+
 def test_unread_tokens_are_as_if_they_were_not_there() -> None:
     attention, states = CausalAttention(16, 2, layer=0), torch.randn(2, 9, 16)
     unread = torch.tensor([True, False, True] * 3)[None].expand(2, -1)

@@ -18,7 +18,7 @@ class Data(ABC):
 
     name: ClassVar[str]
     metric: ClassVar[str]  # what `measure` measures, in a word or two
-    chance: ClassVar[float]  # what guessing gives
+    chance: float  # what guessing gives
     higher_is_better: ClassVar[bool] = True
 
     @abstractmethod

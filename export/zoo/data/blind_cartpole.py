@@ -16,19 +16,17 @@ from export.zoo.data.cartpole import ACTIONS, TIMESTEPS, cartpole
 from export.zoo.data.episodes import Played, Player, returns_of, windows
 from export.zoo.model import Actor, Moments
 
-_LOST = np.array([2.4, 0.2095], np.float32)
+_LOST = (2.4, 0.2095)  # position and angle at which the game is over
 _HELD_OUT = 20
-_DISCOUNT = 0.99
-_FOLLOWING = 0.01  # how far the target network moves towards the model at each step
 _FIRST, _MOST = 50, 1000  # episodes that are played before learning begins, and that are kept
 _EXPLORING = (1.0, 0.02)  # share of random actions, at the beginning and at the end of exploring
 
 
 def blind_cartpole() -> Any:
-    """Leaves the position of the cart and the angle of the pole, as shares of where the game is lost."""
+    """Leaves the position of the cart and the angle of the pole."""
     from gymnasium.wrappers import TransformObservation
 
-    return TransformObservation(cartpole(), lambda seen: seen[[0, 2]] / _LOST, None)
+    return TransformObservation(cartpole(), lambda seen: seen[[0, 2]], None)
 
 
 class BlindCartPole(Data):
@@ -43,15 +41,29 @@ class BlindCartPole(Data):
     metric = "mean return"
     chance = 22.0
 
-    def __init__(self, context: int = 16, players: int = 8, exploring: int = 1000) -> None:
+    def __init__(
+        self,
+        context: int = 16,
+        players: int = 8,
+        exploring: int = 1000,  # steps of learning, until nearly all actions are the model's
+        discount: float = 0.95,
+        following: float = 0.05,  # how far the target network moves towards the model at each step
+    ) -> None:
         self.context, self._exploring = context, exploring
+        self._discount, self._following = discount, following
         self._players = [Player(blind_cartpole()) for _ in range(players)]
         self._replay: deque[Played] = deque(maxlen=_MOST)
         self._target: Actor | None = None
         self._steps = 0
 
     def sizes(self) -> dict[str, Any]:
-        return {"state": 2, "actions": ACTIONS, "timesteps": TIMESTEPS, "context": self.context}
+        return {
+            "state": len(_LOST),
+            "units": _LOST,
+            "actions": ACTIONS,
+            "timesteps": TIMESTEPS,
+            "context": self.context,
+        }
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
         """Of the values at every moment of the windows drawn, not of the last alone."""
@@ -71,7 +83,7 @@ class BlindCartPole(Data):
             self._target = copy.deepcopy(model).requires_grad_(False)
         with torch.no_grad():
             for slow, fast in zip(self._target.parameters(), model.parameters(), strict=True):
-                slow.lerp_(fast, _FOLLOWING)
+                slow.lerp_(fast, self._following)
         return self._target
 
     def _play(self, model: Actor, rng: np.random.Generator, *, randomly: float) -> None:
@@ -103,7 +115,7 @@ class BlindCartPole(Data):
             best = model(later).argmax(2, keepdim=True)
             following = target(later).gather(2, best).squeeze(2)
         taken = model(now).gather(2, actions[:, :, None].clamp(min=0)).squeeze(2)
-        expected = torch.where(ends, -1.0, _DISCOUNT * following)
+        expected = torch.where(ends, -1.0, self._discount * following)
         known = is_real[:, :-1] & (ends | is_real[:, 1:])
         return functional.mse_loss(taken[known], expected[known])
 

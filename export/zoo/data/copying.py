@@ -23,11 +23,11 @@ class Copying(Data):
 
     name = "copying"
     metric = "exact"
-    chance = 0.0
 
     def __init__(self, length: int = 10, letters: int = 10) -> None:
         self.length, self._letters = length, ascii_lowercase[:letters]
         self._words = Words([*self._letters, _AGAIN])
+        self.chance = 1 / (length * letters)  # writing one letter and no more
 
     def sizes(self) -> dict[str, Any]:
         return {"vocabulary": len(self._words), "room": 2 * self.length + 4}

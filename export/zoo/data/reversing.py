@@ -22,11 +22,11 @@ class Reversing(Data):
 
     name = "reversing"
     metric = "exact"
-    chance = 0.0
 
     def __init__(self, length: int = 12) -> None:
         self.length = length
         self._words = Words(ascii_lowercase, ends=True)
+        self.chance = 1 / (length * len(ascii_lowercase))  # writing one letter and no more
 
     def sizes(self) -> dict[str, Any]:
         return {"vocabulary": len(self._words), "source": self.length + 4, "room": self.length + 4}

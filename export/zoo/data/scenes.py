@@ -106,13 +106,13 @@ class SceneCaptions(Drawn):
 
     name = "scene captions"
     metric = "exact"
-    chance = 0.02  # naming one shape, of which there are as many as kinds and colours
 
     def __init__(self, image: int = 64, shapes: int = 3) -> None:
         super().__init__(image, shapes)
         self._words = Words(["a", *COLOURS, *OUTLINES, *LEFT_OF.split(), *ABOVE.split()])
         longest = f" {LEFT_OF} ".join(["a red star"] * shapes)
         self.room = len(longest.split()) + 2  # with the start and the end
+        self.chance = 1 / (shapes * len(COLOURS) * len(OUTLINES))  # naming one shape and no more
 
     def sizes(self) -> dict[str, Any]:
         return {"vocabulary": len(self._words), "image": self.image, "room": self.room}

@@ -51,7 +51,3 @@ class Bahdanau(RecurrentTranslator):
         context = self.attention(states["hidden"], seen, lengths)
         hidden = self.cell(torch.cat([written, context], 1), states["hidden"])
         return self.readout(torch.cat([hidden, written, context], 1)), {"hidden": hidden}
-
-    def logits(self, answers: Tensor) -> Tensor:
-        logits: Tensor = self.head(answers)
-        return logits

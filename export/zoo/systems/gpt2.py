@@ -15,7 +15,7 @@ from export.zoo.sizes import Sizes, WriterSizes
     "gpt2",
     group="the transformer",
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
-    recipe=Recipe(Copying, bar=0.98, steps=2500),
+    recipe=Recipe(Copying, bar=0.98, steps=6000),
 )
 class Gpt2(ByDecoder, Generator):
     Sizes: ClassVar[type[Sizes]] = WriterSizes

@@ -24,7 +24,7 @@ class PerformerLmSizes(WriterSizes):
     "performer-lm",
     group="cheaper attention",
     paper="Choromanski et al. 2020, Rethinking Attention with Performers",
-    recipe=Recipe(Copying, bar=0.9, steps=2000, rate=2e-3, tier=2),
+    recipe=Recipe(Copying, bar=0.9, steps=4000, rate=2e-3, tier=2),
 )
 class PerformerLm(Generator):
     """What a row carries from step to step does not grow with its text."""

@@ -15,8 +15,9 @@ from export.zoo.sizes import SequenceSizes, Sizes
 
 
 class ReformerSizes(SequenceSizes):
-    buckets: PositiveInt = 8
-    chunk: PositiveInt = 8
+    buckets: PositiveInt = 8  # of each round
+    chunk: PositiveInt = 12
+    rounds: PositiveInt = 2  # of hashing
 
     @model_validator(mode="after")
     def _buckets_are_pairs(self) -> Self:
@@ -35,7 +36,7 @@ class Reformer(SequenceClassifier):
     Sizes: ClassVar[type[Sizes]] = ReformerSizes
 
     def make_mixer(self, sizes: ReformerSizes) -> nn.Module:
-        return ReformerMixer(sizes.size, sizes.heads, sizes.buckets, sizes.chunk)
+        return ReformerMixer(sizes.size, sizes.heads, sizes.buckets, sizes.chunk, sizes.rounds)
 
     def make_stack(self, sizes: ReformerSizes) -> nn.Module:
         return TwoStreams(Reversible(self.make_mixer(sizes), sizes.size, sizes.hidden) for _ in range(sizes.layers))

@@ -48,7 +48,3 @@ class RnnContext(RecurrentTranslator):
         written, context = self.written(words), states["context"]
         hidden = self.cell(torch.cat([written, context], 1), states["hidden"])
         return self.readout(torch.cat([hidden, written, context], 1)), {"hidden": hidden, "context": context}
-
-    def logits(self, answers: Tensor) -> Tensor:
-        logits: Tensor = self.head(answers)
-        return logits

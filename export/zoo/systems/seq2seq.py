@@ -57,7 +57,3 @@ class Seq2Seq(RecurrentTranslator):
             answer = left[-1][0]
         hidden, cells = (torch.stack(parts, 1) for parts in zip(*left, strict=True))
         return answer, {"hidden": hidden, "cell": cells}
-
-    def logits(self, answers: Tensor) -> Tensor:
-        logits: Tensor = self.head(answers)
-        return logits

@@ -74,7 +74,3 @@ class ShowAttendTell(RecurrentCaptioner):
         hidden, cell = self.cell(torch.cat([written, context], 1), states["hidden"], states["cell"])
         answer = written + self.from_hidden(hidden) + self.from_context(context)
         return answer, {"hidden": hidden, "cell": cell}
-
-    def logits(self, answers: Tensor) -> Tensor:
-        logits: Tensor = self.head(answers)
-        return logits

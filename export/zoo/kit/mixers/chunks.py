@@ -10,9 +10,10 @@ from export.zoo.kit.masks import FAR
 
 
 def filled_up(states: Tensor, chunk: int) -> Tensor:
-    """[rows, length, size] with zeros up to a whole number of chunks."""
+    """[rows, length, size] with zeros up to a whole number of chunks. What is divided stays positive: graphs round
+    towards zero, and Python does not."""
     length = states.shape[1]
-    return pad(states, (0, 0, 0, -(-length // chunk) * chunk - length))
+    return pad(states, (0, 0, 0, (length + chunk - 1) // chunk * chunk - length))
 
 
 def cut(heads: Tensor, chunk: int) -> Tensor:

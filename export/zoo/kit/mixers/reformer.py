@@ -11,17 +11,18 @@ from export.zoo.kit.mixers.chunks import cut, filled_up, hidden, places_seen, wi
 
 class ReformerMixer(nn.Module):
     """Kitaev et al. 2020: tokens are sorted by a hash that near vectors share, and attention stays within chunks of the
-    sorted row: each sees itself and the one before. Queries are keys too, and a token sees itself only where it would
-    otherwise see nothing. One round of hashing, with rotations of each head's own."""
+    sorted row: each sees itself and the one before. Queries are keys too, of length one, and a token sees itself only
+    where it would otherwise see nothing. Rounds hash with rotations of their own, as heads do. What they see counts
+    alike; the paper weighs it by how near it was, which the fused operator does not tell."""
 
     rotations: Tensor
     itself: Tensor
 
-    def __init__(self, size: int, heads: int, buckets: int, chunk: int) -> None:
+    def __init__(self, size: int, heads: int, buckets: int, chunk: int, rounds: int = 1) -> None:
         super().__init__()
-        self.heads, self.chunk, self.buckets = heads, chunk, buckets
+        self.heads, self.chunk, self.buckets, self.rounds = heads, chunk, buckets, rounds
         self.query, self.value, self.out = (nn.Linear(size, size) for _ in range(3))
-        self.register_buffer("rotations", torch.randn(heads, size // heads, buckets // 2))
+        self.register_buffer("rotations", torch.randn(rounds * heads, size // heads, buckets // 2))
         own = torch.eye(chunk) * FAR / 2  # nearer than what is hidden
         self.register_buffer("itself", torch.cat([torch.zeros(chunk, chunk), own], 1), persistent=False)
 
@@ -30,11 +31,15 @@ class ReformerMixer(nn.Module):
         if lengths is None:
             lengths = torch.full((rows,), length)
         states = filled_up(states, self.chunk)
-        query, value = split(self.query(states), self.heads), split(self.value(states), self.heads)
+        query, value = self._in_rounds(self.query(states)), self._in_rounds(self.value(states))
         order = self.order(query, lengths)
-        seen = self._within_chunks(_taken(query, order), _taken(value, order), lengths)
-        answer: Tensor = self.out(joined(_taken(seen, order.argsort(2)))[:, :length])
+        seen = _taken(self._within_chunks(_taken(query, order), _taken(value, order), lengths), order.argsort(2))
+        answer: Tensor = self.out(joined(seen.unflatten(1, (self.rounds, -1)).mean(1))[:, :length])
         return answer
+
+    def _in_rounds(self, states: Tensor) -> Tensor:
+        """[rows, rounds · heads, length, size]: to each round the same."""
+        return split(states, self.heads).repeat(1, self.rounds, 1, 1)
 
     def hashes(self, heads: Tensor) -> Tensor:
         """The bucket of each vector in [rows, heads, length, size]: the nearest of so many random directions."""
@@ -54,7 +59,7 @@ class ReformerMixer(nn.Module):
         queries, keys, values = chunks[0], *(with_neighbours(each, 1, 0) for each in chunks[1:])
         beyond = hidden(places_seen(queries.shape[2], self.chunk, 1, 0), lengths)[:, None, :, None]
         bias = (beyond + self.itself).expand(-1, heads, -1, -1, -1).flatten(0, 2)[:, None]
-        seen = attend(*(each.flatten(0, 2)[:, None] for each in (queries, keys, values)), bias=bias)
+        seen = attend(*(each.flatten(0, 2)[:, None] for each in (queries, keys, values)), bias=bias, scale=1.0)
         return seen.reshape(rows, heads, length, size)
 
 
