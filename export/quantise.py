@@ -1,9 +1,9 @@
 """int8 for CPUs: weights in 8 bits with a scale per output channel, activations with a scale per row.
 
 A scale per row makes an answer independent of its neighbours in the batch, which a scale per tensor does not. Weights
-are signed: kernels for unsigned ones are slower, by far where there is VNNI. Where there is none, the products of two
-neighbouring weights are added in 16 bits: a channel's scale is such that no two can overflow. That costs about a third
-of a bit, where giving up a whole one, as is usual, shows in the answers.
+are signed: kernels for unsigned ones are slower. Where there is no VNNI, the products of two neighbouring weights are
+added in 16 bits: a channel's scale is such that no two can overflow, which costs less than the whole bit that is
+usually given up for it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Rewrite:
         if weight is None or array(weight).size < _SMALLEST:
             return
         before = _Before(self.graph, node)
-        quantised, scale = self._weight(weight, axis=0)
+        quantised, scale = self._weight(weight, axis=0, multiplied=False)
         node.replace_input_with(1, before.add("DequantizeLinear", [quantised, scale], axis=0))
 
     def _rows(self, before: _Before, values: ir.Value | None) -> tuple[ir.Value, ir.Value]:
@@ -92,11 +92,13 @@ class _Rewrite:
             self.rows[values] = before.add("QuantizeLinear", [shares, step, self._middle()]), largest
         return self.rows[values]
 
-    def _weight(self, weight: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
-        """The weight as bytes, and the scale of each channel along the axis."""
+    def _weight(self, weight: ir.Value, axis: int, *, multiplied: bool = True) -> tuple[ir.Value, ir.Value]:
+        """The weight as bytes, and the scale of each channel along the axis. `multiplied` are those of products."""
         if (weight, axis) not in self.weights:
             values = array(weight).astype(np.float32)
-            scale = np.expand_dims(_scale(np.moveaxis(values, axis, 0)), tuple(range(1, values.ndim)))
+            scale = np.expand_dims(
+                _scale(np.moveaxis(values, axis, 0), multiplied=multiplied), tuple(range(1, values.ndim))
+            )
             scale = np.moveaxis(scale, 0, axis)
             quantised = np.rint(values / scale).astype(np.int8)
             self.weights[weight, axis] = (
@@ -132,12 +134,16 @@ class _Before:
         self.graph.remove(self.node, safe=True)
 
 
-def _scale(channels: np.ndarray) -> np.ndarray:
-    """Of each channel, the first axis: as fine as its largest weight and its largest pair of neighbours allow."""
+def _scale(channels: np.ndarray, *, multiplied: bool) -> np.ndarray:
+    """Of each channel, the first axis: as fine as its largest weight and, where it is multiplied as bytes, its largest
+    pair of neighbours allow."""
     rows = channels.reshape(len(channels), -1)
+    scale = np.maximum(np.abs(rows).max(1) / _LIMIT, _TINY)
+    if not multiplied:
+        return scale
     rows = np.pad(rows, ((0, 0), (0, rows.shape[1] % 2)))
     pairs = np.abs(rows.reshape(len(rows), -1, 2).sum(-1)).max(1)
-    return np.maximum(np.maximum(np.abs(rows).max(1) / _LIMIT, pairs / _PAIR_LIMIT), _TINY)
+    return np.maximum(scale, pairs / _PAIR_LIMIT)
 
 
 def _is_worth_it(weight: ir.Value) -> bool:

@@ -22,7 +22,6 @@ from service.package import padded_length
 
 _ENCODE_BUDGET = 1024  # padded places in one call of the encoder
 _IMAGES = 8
-_NEARLY = 0.5  # of the rows: more add little to what a step achieves in a second
 _FIRST_GUESS = 32  # steps of a sequence
 _ALONE = 8  # rows
 _ROWS_OF_A_LANE = 16
@@ -64,8 +63,8 @@ class Decoder(Worker[DecodeJob]):
     def room(self) -> int:
         return self.meters.rows - len(self.rows)
 
-    def is_full(self) -> bool:
-        return len(self.rows) >= _NEARLY * self.meters.rows
+    def load(self) -> int:
+        return len(self.rows)
 
     def abandon(self) -> list[DecodeJob]:
         return list(self.running)

@@ -82,10 +82,6 @@ class Worker(ABC, Generic[J]):
         """How many more could start at the next turn."""
         return 0
 
-    def is_full(self) -> bool:
-        """Whether it runs about as much at once as it ever will."""
-        return False
-
     @abstractmethod
     def work_of(self, job: J) -> float:
         """How much a job will take, in the unit in which `did` counts."""
@@ -117,7 +113,7 @@ class Worker(ABC, Generic[J]):
     def _timed_turn(self) -> None:
         begun, self._did = time.monotonic(), 0.0
         self.turn()
-        if self.line.jobs or self.is_full():  # else it works slower than it could
+        if self.line.jobs:  # with none left waiting, an engine works slower than it could
             self.pace.note(self._did, time.monotonic() - begun)
 
     def _await_work(self) -> bool:
