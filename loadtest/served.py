@@ -51,6 +51,10 @@ class Service:
         wanted = f"ray::ServeReplica:{model}:"
         return [pid for pid in _processes() if _title(pid).startswith(wanted) and self.process.pid in _ancestors(pid)]
 
+    def processes(self) -> list[int]:
+        """Of the whole service, replicas included."""
+        return [pid for pid in _processes() if pid == self.process.pid or self.process.pid in _ancestors(pid)]
+
     def change(self, models: dict[str, Any]) -> None:
         """Writes the file anew and deploys it, as a second `headwaiter serve` does."""
         write(self.file, self.ports, models)
@@ -122,6 +126,13 @@ def free_ports(*names: str) -> dict[str, int]:
                 socket.create_server(("127.0.0.1", port)).close()
                 ports[name] = port
     return ports
+
+
+def pin(pid: int, cores: set[int]) -> None:
+    """All threads of a process; those it starts later follow."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with suppress(ProcessLookupError):  # it ended in the meantime
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _processes() -> list[int]:

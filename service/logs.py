@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -20,6 +21,7 @@ _SPOKEN = ("service.", "onnxruntime.")
 """Whose exceptions are quoted: they speak of fields, limits and shapes. Others may quote what they were given."""
 _LONGEST_CHAIN = 8
 _LARGEST_FILE = 64 << 20
+_REFUSALS = 20  # told of in a second
 _encode = json.JSONEncoder(default=repr).encode
 
 
@@ -43,6 +45,33 @@ class JsonLines(logging.Formatter):
         return _KEY.sub(f"{PREFIX}***", _encode(line))
 
 
+class Sparingly:
+    """Of what happens hundreds of times a second, a few times a second are told, and how many were not. When a model
+    is overloaded, writing of each refusal takes time from the answers; metrics count them all."""
+
+    def __init__(self, most: int = _REFUSALS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = most, clock
+        self._second, self._told, self._untold = 0, 0, 0
+
+    def tell(self) -> int | None:
+        """How many have not been told of since the last; None if this one should not be either."""
+        now = int(self._clock())
+        if now != self._second:
+            self._second, self._told = now, 0
+        if self._told >= self._most:
+            self._untold += 1
+            return None
+        self._told += 1
+        untold, self._untold = self._untold, 0
+        return untold
+
+
+class _Rotating(RotatingFileHandler):
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802
+        """Without asking the file system at each line, nor writing the line twice to know its length."""
+        return self.stream is not None and self.stream.tell() > self.maxBytes
+
+
 def setup_logs(level: int | str = logging.INFO, *, file: Path | None = None) -> None:
     """This project's loggers write to the file, or to stderr; all others, Ray's too, stay as they are. Calling it
     again changes the level alone.
@@ -52,7 +81,7 @@ def setup_logs(level: int | str = logging.INFO, *, file: Path | None = None) -> 
     handler: logging.Handler = (
         logging.StreamHandler()
         if file is None
-        else RotatingFileHandler(file, maxBytes=_LARGEST_FILE, backupCount=2, encoding="utf-8", delay=True)
+        else _Rotating(file, maxBytes=_LARGEST_FILE, backupCount=2, encoding="utf-8", delay=True)
     )
     handler.setFormatter(JsonLines())
     for name in LOGGERS:

@@ -13,6 +13,7 @@ from grpc import StatusCode
 
 from service.ingress.calls import Call
 from service.ingress.errors import FailedError, UnauthenticatedError, WrongTaskError, explain
+from service.logs import Sparingly
 from service.tasks.errors import InputError
 
 _MB = 1 << 20
@@ -53,6 +54,7 @@ class Endpoint:
         self.name, self.verbs, self.does = name, verbs, does
         self._keys, self._recorder, self._message_mb = keys, recorder, message_mb
         self._local = local and keys is None
+        self._refusals = Sparingly()
 
     async def answer(self, request: Message, call: Call) -> Message:
         with self._served(call):
@@ -119,7 +121,8 @@ class Endpoint:
             self._recorder.stages(timing.queue_ms, timing.prepare_ms, timing.run_ms)
             self._recorder.usage(usage.input_tokens, usage.output_tokens, usage.images)
         level = logging.ERROR if error is not None else logging.INFO
-        if _LOG.isEnabledFor(level):
+        untold = self._refusals.tell() if code is StatusCode.RESOURCE_EXHAUSTED else 0
+        if _LOG.isEnabledFor(level) and untold is not None:
             facts = {
                 "request_id": call.request_id,
                 "model": self.name,
@@ -129,5 +132,6 @@ class Endpoint:
                 "queue_ms": round(timing.queue_ms, 2),
                 "run_ms": round(timing.run_ms, 2),
                 "field": field,
+                "untold": untold or None,
             }
             _LOG.log(level, message or "answered", extra={"facts": facts}, exc_info=error)

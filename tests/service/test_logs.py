@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service import logs
 from service.engine.jobs import QueueFullError
 from service.keys import make_key
-from service.logs import JsonLines
+from service.logs import JsonLines, Sparingly
 from service.tasks.errors import InputError
 
 FACTS = {
@@ -125,6 +127,26 @@ def test_keys_are_never_told(log: logging.Logger, lines: Lines) -> None:
     text = json.dumps(lines())
     assert key not in text
     assert text.count("hw_***") == 3
+
+
+def test_of_many_in_a_second_a_few_are_told_and_the_rest_counted() -> None:
+    moments = iter([0.1, 0.2, 0.3, 0.4, 1.0, 1.1, 5.0, 5.1])
+    sparingly = Sparingly(most=2, clock=lambda: next(moments))
+
+    assert [sparingly.tell() for _ in range(8)] == [0, 0, None, None, 2, 0, 0, 0]
+
+
+def test_a_full_file_makes_room_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_LARGEST_FILE", 1000)
+    monkeypatch.setattr(logs, "LOGGERS", ("rotating",))
+    logs.setup_logs(file=tmp_path / "requests.log")
+    for number in range(100):
+        logging.getLogger("rotating").info("%d", number)
+
+    kept = sorted(tmp_path.iterdir())
+    assert [each.name for each in kept] == ["requests.log", "requests.log.1", "requests.log.2"]
+    assert all(each.stat().st_size < 1200 for each in kept)
+    assert json.loads(kept[0].read_text().splitlines()[-1])["message"] == "99"
 
 
 SCRIPT = """
