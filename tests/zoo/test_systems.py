@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from export.errors import SourceError
 from export.pipeline import Order, export
@@ -33,7 +32,7 @@ from export.zoo.listing import README, shown, table
 from export.zoo.model import Generator, ImageClassifier, Painter, TextClassifier, ZooModel
 from export.zoo.outcome import measured
 from export.zoo.registry import systems
-from export.zoo.training import Progress, train
+from export.zoo.training import train
 from service import open_model
 from service.package import Precision, open_package
 
@@ -143,33 +142,9 @@ def test_learns(name: str, tmp_path: Path) -> None:
     brief = BRIEFS[system.recipe.data]
     sizes = {**system.recipe.sizes, **NARROWER.get(name, {})}
     easy = replace(system, recipe=replace(system.recipe, options=brief.options, sizes=sizes))
-    data, _ = train(easy, tmp_path, steps=brief.steps)
-    outcome = measured(easy, tmp_path, data, seconds=0, most=brief.measured)
+    data, progress = train(easy, tmp_path, steps=brief.steps)
+    outcome = measured(easy, tmp_path, data, progress, most=brief.measured)
     assert outcome.value >= max(2 * data.chance, 0.1)
-
-
-def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """To the same weights as a training that was never interrupted."""
-
-    def interrupt(now: Progress) -> None:
-        if now.done == 8:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(SYSTEMS["vit"], tmp_path / "halted", steps=12, save_every=5, watch=interrupt)
-    seen: list[int] = []
-    train(SYSTEMS["vit"], tmp_path / "halted", steps=12, save_every=5, watch=lambda now: seen.append(now.done))
-    train(SYSTEMS["vit"], tmp_path / "whole", steps=12)
-    assert seen == list(range(6, 13))
-    halted, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("halted", "whole"))
-    for name, weight in whole.items():
-        torch.testing.assert_close(halted[name], weight, atol=0, rtol=0)
-
-
-def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
-    train(SYSTEMS["vit"], tmp_path, steps=2)
-    with pytest.raises(SourceError, match="holds vit trained with seed 0 for 2 steps"):
-        train(SYSTEMS["vit"], tmp_path, steps=3)
 
 
 @pytest.mark.parametrize(
