@@ -27,6 +27,7 @@ class Outcome:
     bar: float | None
     higher_is_better: bool
     seconds: float  # of training
+    processor: float | None  # of these, seconds that processors worked on it; not known of the oldest
     parameters: int
     fused: str  # attention, as in 2/2
     seed: int
@@ -67,6 +68,7 @@ def measured(system: System, folder: Path, data: Data, progress: Progress, most:
         bar=system.recipe.bar,
         higher_is_better=data.higher_is_better,
         seconds=round(progress.seconds, 1),
+        processor=round(progress.processor, 1),
         parameters=manifest.parameters,
         fused=f"{manifest.fused.fused}/{manifest.fused.attention}",
         seed=progress.seed,

@@ -30,6 +30,7 @@ _COLUMNS = (
     "measured",
     "reached",
     "seconds",
+    "of processor",
     "parameters",
     "attention fused",
     "seed",
@@ -40,9 +41,10 @@ _HOW = """`headwaiter zoo train NAME`, or `make zoo` for all; `python -m export.
 record behind this page, with the settings of every training, is [results.json](results.json).
 
 Every number was measured on held-out data, through the exported ONNX package in the in-process engine, after one
-training with that seed. Tier one trains fully, tier two for a minute or two, five at most. Seconds are of training, one
-thread of a shared x86 core, whatever else the machine did. The recipe is *as now* where data, steps, batch, rate and
-sizes of that training are today's; a dash is a system without a result."""
+training with that seed. Tier one trains fully, tier two for a minute or two, five at most. Seconds are of training, on
+shared x86 cores, whatever else they did; beside them what one thread took of a processor, which is what an idle core
+would need. The recipe is *as now* where data, steps, batch, rate and sizes of that training are today's. A dash is what
+is not known, or a system without a result."""
 
 
 def main() -> int:
@@ -113,6 +115,7 @@ def _line(system: System, outcome: Outcome | None) -> tuple[str, ...]:
         f"{outcome.value:.3f}",
         "yes" if replace(outcome, bar=recipe.bar).reached else "no",
         f"{outcome.seconds:.0f}",
+        "–" if outcome.processor is None else f"{outcome.processor:.0f}",
         f"{outcome.parameters:,}",
         outcome.fused,
         str(outcome.seed),

@@ -36,6 +36,7 @@ class Progress:
     done: int
     loss: float
     seconds: float  # of all that was done, interruptions left out
+    processor: float = 0.0  # seconds that it took of processors: what else they did does not count
     metric: float | None = None  # at the last glimpse
     best: float | None = None  # of all glimpses
 
@@ -60,7 +61,7 @@ def train(
     preprocessing = data.preprocessing(folder)
     optimiser = torch.optim.AdamW(data.optimised(model), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
     progress = _resume(folder, replace(system, recipe=recipe), model, optimiser, Progress(seed, steps, 0, 0.0, 0.0))
-    before = time.monotonic() - progress.seconds
+    began, worked = time.monotonic() - progress.seconds, time.process_time() - progress.processor
     model.train()
     for step in range(progress.done, steps):
         for group in optimiser.param_groups:
@@ -73,7 +74,8 @@ def train(
         optimiser.step()
         value = loss.item()
         average = value if step == 0 else 0.95 * progress.loss + 0.05 * value
-        progress = replace(progress, done=step + 1, loss=average, seconds=time.monotonic() - before)
+        seconds, processor = time.monotonic() - began, time.process_time() - worked
+        progress = replace(progress, done=step + 1, loss=average, seconds=seconds, processor=processor)
         if progress.done % save_every == 0 or progress.done == steps:
             learned = data.learned(model)
             if watch is not None or data.keeps_best:
@@ -92,7 +94,8 @@ def _glimpsed(data: Data, model: nn.Module, progress: Progress) -> Progress:
     metric = data.glimpse(model, np.random.default_rng(GLIMPSED_SEED))
     model.train()
     known = [each for each in (progress.best, metric) if each is not None]
-    return replace(progress, metric=metric, best=max(known) if data.higher_is_better else min(known))
+    best = max if data.higher_is_better else min
+    return replace(progress, metric=metric, best=best(known, default=None))
 
 
 def _warmth(share: float) -> float:

@@ -29,8 +29,9 @@ from export.zoo.data.reversing import Reversing
 from export.zoo.data.scenes import SceneCaptions, Scenes
 from export.zoo.data.taught import TaughtDigits
 from export.zoo.listing import README, shown, table
-from export.zoo.model import Generator, ImageClassifier, Painter, TextClassifier, ZooModel
+from export.zoo.model import Generator, ImageClassifier, Painter, TextClassifier, Writer, ZooModel
 from export.zoo.outcome import measured
+from export.zoo.recurrent import RecurrentWriter
 from export.zoo.registry import systems
 from export.zoo.training import train
 from service import open_model
@@ -121,16 +122,31 @@ def test_images_do_not_see_each_other(name: str) -> None:
     torch.testing.assert_close(alone, together, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name, each in SYSTEMS.items() if issubclass(each.model, Generator)])
+def encoded(model: Any) -> tuple[Any, ...]:
+    """What a writer looks at beside its own words: nothing, two sources, or two images."""
+    if isinstance(model, Generator):
+        return ()
+    if model.task == "captioning":
+        return (model.encode(torch.randn(2, 3, model.sizes.image, model.sizes.image)),)
+    lengths = torch.tensor([model.sizes.source, 3], dtype=torch.int32)
+    return model.encode(torch.randint(1, model.sizes.vocabulary, (2, model.sizes.source)), lengths), lengths
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in SYSTEMS.items() if issubclass(each.model, (Writer, RecurrentWriter))]
+)
 def test_what_comes_later_changes_nothing_before(name: str) -> None:
+    """Of actors it is said in test_decisions.py."""
     model: Any = untrained(name)
     tokens = torch.randint(1, model.sizes.vocabulary, (2, model.sizes.room - 1))
     changed = tokens.clone()
-    changed[:, 9:] = torch.randint(1, model.sizes.vocabulary, changed[:, 9:].shape)
+    changed[:, 6:] = torch.randint(1, model.sizes.vocabulary, changed[:, 6:].shape)
     with torch.no_grad():
-        before, after = model(tokens), model(changed)
-    torch.testing.assert_close(before[:, :9], after[:, :9], atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(before[:, 9:], after[:, 9:])
+        source = encoded(model)
+        before, after = model(tokens, *source), model(changed, *source)
+    assert before.shape == (*tokens.shape, model.sizes.vocabulary)
+    torch.testing.assert_close(before[:, :6], after[:, :6], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(before[:, 6:], after[:, 6:])
 
 
 @pytest.mark.slow

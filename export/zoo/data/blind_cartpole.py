@@ -50,8 +50,8 @@ class BlindCartPole(Data):
         players: int = 8,
         exploring: int = 1500,  # steps of learning, until nearly all actions are the model's
         discount: float = 0.98,
-        trace: float = 0.8,  # how much of what followed counts, as against what was expected of it
-        following: float = 0.02,  # how far the average moves towards the model at each step
+        trace: float = 0.9,  # how much of what followed counts, as against what was expected of it
+        following: float = 0.01,  # how far the average moves towards the model at each step
     ) -> None:
         self.context, self._exploring = context, exploring
         self._discount, self._trace, self._following = discount, trace, following
