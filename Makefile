@@ -48,7 +48,7 @@ bench: .venv/.bench models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-
 models/%/1/fp32/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $*
 
-zoo: $(READY) ## train every architecture of the zoo, about an hour; writes export/zoo/RESULTS.md
+zoo: $(READY) ## train every architecture of the zoo, about an hour and a half; writes export/zoo/RESULTS.md
 	$(BIN)/python -m export.zoo.results
 
 clean: ## forget the environment and all caches; exported models stay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -14,6 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from export.errors import ExportError, SourceError
+
+if TYPE_CHECKING:
+    from export.zoo.training import Progress as Learned
 
 _console, _errors = Console(highlight=False), Console(stderr=True, highlight=False)
 CHECKPOINTS = Path("checkpoints/zoo")
@@ -52,6 +55,9 @@ def list_command(context: typer.Context) -> None:
 
 def train_command(
     name: Annotated[str, typer.Argument(help="One of `headwaiter zoo`.")],
+    data: Annotated[
+        str | None, typer.Option(help="What to learn from, with options or without; else what the recipe says.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the checkpoint goes; else checkpoints/zoo/NAME.")] = None,
     steps: Annotated[int | None, typer.Option(help="Else as many as the recipe says.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same training.", min=0)] = 0,
@@ -64,13 +70,21 @@ def train_command(
 
       headwaiter zoo train vit
 
-      headwaiter zoo train transformer --steps 500 --out /tmp/transformer
+      headwaiter zoo train transformer --data sorting --out checkpoints/sorter
+
+      headwaiter zoo train bert --data listops:length=16 --steps 500 --out checkpoints/short
     """
     try:
+        from export.zoo.data.choice import learning_from
         from export.zoo.outcome import achieve
         from export.zoo.registry import find
 
-        system = find(name)
+        system = find(name) if data is None else learning_from(find(name), data)
+        metric = system.recipe.data.metric
+
+        def describe(now: Learned) -> str:
+            return f"{name}, loss {now.loss:.3f}" + (f", {metric} {now.metric:.3f}" if now.metric is not None else "")
+
         folder = out or CHECKPOINTS / name
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         with Progress(*columns, console=_console) as bar:
@@ -80,7 +94,7 @@ def train_command(
                 folder,
                 seed=seed,
                 steps=steps,
-                watch=lambda now: bar.update(task, completed=now.done, description=f"{name}, loss {now.loss:.3f}"),
+                watch=lambda now: bar.update(task, completed=now.done, description=describe(now)),
             )
     except ModuleNotFoundError as error:
         _fail(f"Training needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
@@ -88,11 +102,10 @@ def train_command(
         _fail(str(error), 2)
     except ExportError as error:
         _fail(str(error), 1)
-    verdict = "reached" if outcome.reached else "not reached"
-    _console.print(
-        f"{outcome.metric} {outcome.value:.3f} on held-out data, through the exported package "
-        f"(the bar is {outcome.bar:g}: {verdict})"
+    verdict = (
+        "" if outcome.bar is None else f" (the bar is {outcome.bar:g}: {'' if outcome.reached else 'not '}reached)"
     )
+    _console.print(f"{outcome.metric} {outcome.value:.3f} on held-out data, through the exported package{verdict}")
     _console.print(f"{outcome.parameters:,} parameters, {outcome.seconds:.0f} s; the checkpoint is in {folder}")
     _console.print(f"[dim]headwaiter export {folder} --name {name}[/]")
 

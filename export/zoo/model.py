@@ -48,6 +48,12 @@ class ImageClassifier(ZooModel):
         """Scores [rows, classes] of pixels [rows, 3, height, width]."""
 
 
+class Pupil(ImageClassifier):
+    @abstractmethod
+    def answers(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores [rows, classes] of its own, and those that it learned from a teacher."""
+
+
 class Detector(ZooModel):
     task = "detection"
 
@@ -149,3 +155,7 @@ class Actor(ZooModel):
     def head_size(self) -> int:
         """Of what the cache holds."""
         return int(self.sizes.size // self.sizes.heads)
+
+
+class Valuer(Actor):
+    """Its logits are what actions are worth, so it can learn by playing."""

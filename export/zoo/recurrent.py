@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pydantic import PositiveInt
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 
 from export.zoo.kit.additive import AdditiveAttention
 from export.zoo.kit.attention import Pair
+from export.zoo.kit.recurrent import Reader
 from export.zoo.model import ZooModel
 from export.zoo.sizes import Sizes
 
@@ -67,8 +70,15 @@ class RecurrentWriter(ZooModel):
 
 
 class RecurrentTranslator(RecurrentWriter):
+    """Words are read by recurrent layers; `cells` makes them from the width and the size."""
+
     task = "translation"
     Sizes = RecurrentTranslatorSizes
+
+    def __init__(self, sizes: Any, cells: Callable[..., nn.GRU | nn.LSTM]) -> None:
+        super().__init__(sizes)
+        self.read, self.written = (nn.Embedding(sizes.vocabulary, sizes.size) for _ in range(2))
+        self.reader = Reader(cells(sizes.size, sizes.size, batch_first=True))
 
     @abstractmethod
     def encode(self, tokens: Tensor, lengths: Tensor) -> Reading: ...

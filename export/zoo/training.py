@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from export.errors import SourceError
 from export.zoo.checkpoint import Checkpoint
 from export.zoo.data.base import Data
+from export.zoo.data.batches import GLIMPSED_SEED
+from export.zoo.recipe import Recipe
 from export.zoo.registry import System
 
 _TRAINING = "training.safetensors"
@@ -34,6 +36,9 @@ class Progress:
     done: int
     loss: float
     seconds: float  # of all that was done, interruptions left out
+    processor: float = 0.0  # seconds that it took of processors: what else they did does not count
+    metric: float | None = None  # at the last glimpse
+    best: float | None = None  # of all glimpses
 
 
 Watch = Callable[[Progress], None]
@@ -49,14 +54,14 @@ def train(
     watch: Watch | None = None,
 ) -> tuple[Data, Progress]:
     """Trains into the folder and returns the data, for measuring. What is there already is taken up again."""
-    recipe, data = system.recipe, system.recipe.data(**system.recipe.options)
-    steps = steps or recipe.steps
+    recipe = replace(system.recipe, steps=steps or system.recipe.steps)
+    data, steps = recipe.data(**recipe.options), recipe.steps
     torch.manual_seed(seed)
     model = system.model(system.sizes(data))
     preprocessing = data.preprocessing(folder)
     optimiser = torch.optim.AdamW(data.optimised(model), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
-    progress = _resume(folder, system, model, optimiser, Progress(seed, steps, 0, 0.0, 0.0))
-    before = time.monotonic() - progress.seconds
+    progress = _resume(folder, replace(system, recipe=recipe), model, optimiser, Progress(seed, steps, 0, 0.0, 0.0))
+    began, worked = time.monotonic() - progress.seconds, time.process_time() - progress.processor
     model.train()
     for step in range(progress.done, steps):
         for group in optimiser.param_groups:
@@ -69,13 +74,28 @@ def train(
         optimiser.step()
         value = loss.item()
         average = value if step == 0 else 0.95 * progress.loss + 0.05 * value
-        progress = Progress(seed, steps, step + 1, average, time.monotonic() - before)
+        seconds, processor = time.monotonic() - began, time.process_time() - worked
+        progress = replace(progress, done=step + 1, loss=average, seconds=seconds, processor=processor)
         if progress.done % save_every == 0 or progress.done == steps:
-            Checkpoint(model, preprocessing, data.labels(), data.decoding()).save(folder)
-            _keep(folder, model, optimiser, progress)
+            learned = data.learned(model)
+            if watch is not None or data.keeps_best:
+                progress = _glimpsed(data, learned, progress)
+            if not data.keeps_best or progress.metric == progress.best:
+                Checkpoint(learned, preprocessing, data.labels(), data.decoding()).save(folder)
+            _keep(folder, model, optimiser, progress, recipe)
         if watch is not None:
             watch(progress)
     return data, progress
+
+
+@torch.no_grad()
+def _glimpsed(data: Data, model: nn.Module, progress: Progress) -> Progress:
+    model.eval()
+    metric = data.glimpse(model, np.random.default_rng(GLIMPSED_SEED))
+    model.train()
+    known = [each for each in (progress.best, metric) if each is not None]
+    best = max if data.higher_is_better else min
+    return replace(progress, metric=metric, best=best(known, default=None))
 
 
 def _warmth(share: float) -> float:
@@ -85,7 +105,7 @@ def _warmth(share: float) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + float(np.cos(np.pi * (share - _WARM_UP) / (1 - _WARM_UP))))
 
 
-def _keep(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
+def _keep(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, recipe: Recipe) -> None:
     """All that going on needs, in one file that is there whole or not at all."""
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     moments = {
@@ -95,7 +115,7 @@ def _keep(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, prog
     }
     whole = folder / f"{_TRAINING}.new"
     tensors = {name: value.contiguous() for name, value in (weights | moments).items()}
-    save_file(tensors, whole, {"progress": json.dumps(asdict(progress))})
+    save_file(tensors, whole, {"progress": json.dumps(asdict(progress)), "recipe": json.dumps(recipe.stated())})
     whole.replace(folder / _TRAINING)
 
 
@@ -108,12 +128,13 @@ def _resume(
         return wanted
     with safe_open(file, "pt") as kept:
         progress = Progress(**json.loads(kept.metadata()["progress"]))
+        recipe = json.loads(kept.metadata().get("recipe", "{}"))
         tensors = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118
     found = json.loads((folder / "config.json").read_text(encoding="utf-8"))["system"]
-    if found != system.name or (progress.seed, progress.steps) != (wanted.seed, wanted.steps):
+    if (found, progress.seed, recipe) != (system.name, wanted.seed, json.loads(json.dumps(system.recipe.stated()))):
         raise SourceError(
-            f"{folder} holds {found} trained with seed {progress.seed} for {progress.steps} steps; "
-            f"give those again to go on, or another folder."
+            f"{folder} holds {found} trained on {recipe.get('data', 'other data')} with seed {progress.seed} for "
+            f"{progress.steps} steps, not by the recipe asked for; give another folder, or remove this one."
         )
     model.load_state_dict(_below("model.", tensors))
     state: dict[int, dict[str, Any]] = {}

@@ -17,7 +17,7 @@ from export.errors import SourceError
 from export.pipeline import Order, export
 from export.zoo.checkpoint import Checkpoint
 from export.zoo.data.cartpole import CartPole, cartpole
-from export.zoo.data.episodes import Played, Player, windows
+from export.zoo.data.episodes import Played, Player, chosen_now, windows
 from export.zoo.kit.attention import CausalAttention
 from export.zoo.model import Actor, Moments
 from export.zoo.registry import find
@@ -131,6 +131,32 @@ def test_only_the_decision_transformer_minds_what_is_asked_and_done(served: Poli
     minds = served.manifest.family == "decision-transformer"
     assert [not np.allclose(each, plain, atol=1e-4) for each in changed] == [minds] * 3
     assert not np.allclose(scores(TARGET, 0, 1.0, 1.0), plain, atol=1e-4)
+
+
+class Wandering:
+    """An environment that minds no action and never ends."""
+
+    def __init__(self) -> None:
+        self._life = Lived(2)
+
+    def reset(self, *, seed: int) -> tuple[np.ndarray, dict[str, Any]]:  # noqa: ARG002
+        return self._life.next()[0], {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:  # noqa: ARG002
+        state, reward = self._life.next()
+        assert reward is not None
+        return state, reward, False, False, {}
+
+
+def test_while_learning_it_recalls_as_much_as_when_it_is_served(
+    packed: tuple[Actor, Path], served: PolicyModel
+) -> None:
+    player = Player(Wandering()).begun(np.random.default_rng(0))
+    with served.episode(TARGET) as episode:
+        for _ in range(3 * CONTEXT):
+            action = episode.step(player.states[-1], player.rewards[-1] if player.rewards else None).discrete
+            assert chosen_now(packed[0], [player], TARGET) == [action]
+            player.step(action)
 
 
 @pytest.mark.parametrize(

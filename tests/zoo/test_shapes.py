@@ -28,13 +28,14 @@ from export.errors import SourceError
 from export.zoo.data.taught import TaughtDigits
 from export.zoo.kit.attention import CrossAttention
 from export.zoo.kit.positions import Rotary
+from export.zoo.kit.slots import Slots, SlotSizes
 from export.zoo.sizes import ImageSizes
 from export.zoo.systems.cait import CaiT, CaitSizes, ClassAttention, LayerScaled
 from export.zoo.systems.deit import DeiT
 from export.zoo.systems.mlp_mixer import MixerSizes, MlpMixer
-from export.zoo.systems.perceiver import Glances, PerceiverSizes
+from export.zoo.systems.perceiver import Perceiver, PerceiverSizes
 from export.zoo.systems.roformer import RotaryAttention
-from export.zoo.systems.shared_workspace import Workspace, WorkspaceSizes
+from export.zoo.systems.shared_workspace import SharedWorkspace
 from export.zoo.systems.swin import Swin, SwinSizes, WindowAttention
 from export.zoo.systems.universal_transformer import Pondering, UniversalSizes, UniversalTransformer
 
@@ -321,27 +322,29 @@ def test_pondering_costs() -> None:
 
 
 @torch.no_grad()
-def test_latents_do_not_mind_the_order_of_what_they_see() -> None:
+def test_slots_do_not_mind_the_order_of_what_they_see() -> None:
     """Only positions tell them of it; and as many come out whatever the length."""
-    stack = stirred(Glances(PerceiverSizes()))
+    stack = stirred(Perceiver(PerceiverSizes())).stack
     states, lengths = torch.randn(2, 30, 64), torch.tensor([30, 30])
-    latents = stack(states, lengths)
-    assert latents.shape == (2, 16, 64)
-    torch.testing.assert_close(stack(states[:, torch.randperm(30)], lengths), latents, atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(stack(states[:, :29], lengths - 1), latents, atol=1e-3)
+    slots, _ = stack(states, lengths)
+    assert slots.shape == (2, 16, 64)
+    torch.testing.assert_close(stack(states[:, torch.randperm(30)], lengths)[0], slots, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(stack(states[:, :29], lengths - 1)[0], slots, atol=1e-3)
 
 
 @torch.no_grad()
 def test_tokens_meet_only_in_the_workspace() -> None:
     """Once nothing is written there, what one token says reaches no other."""
-    stack = stirred(Workspace(WorkspaceSizes()))
+    stack = stirred(SharedWorkspace(SlotSizes())).stack
+    assert isinstance(stack, Slots)
     states, lengths = torch.randn(1, 10, 64), torch.tensor([10])
     changed = states.clone()
     changed[:, 7] = torch.randn(64)
     others = [index for index in range(10) if index != 7]
-    heard = (stack(changed, lengths) - stack(states, lengths))[0, others].norm(dim=1)
+    heard = (stack(changed, lengths)[1] - stack(states, lengths)[1])[0, others].norm(dim=1)
     assert heard.min() > 1e-3
-    for exchange in stack.exchanges:
+    for exchange in stack.layers:
         assert isinstance(exchange.write, CrossAttention)
         exchange.write.out.weight.zero_()
-    torch.testing.assert_close(stack(changed, lengths)[:, others], stack(states, lengths)[:, others], atol=0, rtol=0)
+    after, before = (stack(each, lengths)[1][:, others] for each in (changed, states))
+    torch.testing.assert_close(after, before, atol=0, rtol=0)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from export.errors import SourceError
 from export.pipeline import Order, export
@@ -30,10 +29,11 @@ from export.zoo.data.reversing import Reversing
 from export.zoo.data.scenes import SceneCaptions, Scenes
 from export.zoo.data.taught import TaughtDigits
 from export.zoo.listing import README, shown, table
-from export.zoo.model import Generator, ImageClassifier, Painter, TextClassifier, ZooModel
+from export.zoo.model import Generator, ImageClassifier, Painter, TextClassifier, Writer, ZooModel
 from export.zoo.outcome import measured
+from export.zoo.recurrent import RecurrentWriter
 from export.zoo.registry import systems
-from export.zoo.training import Progress, train
+from export.zoo.training import train
 from service import open_model
 from service.package import Precision, open_package
 
@@ -122,16 +122,31 @@ def test_images_do_not_see_each_other(name: str) -> None:
     torch.testing.assert_close(alone, together, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name, each in SYSTEMS.items() if issubclass(each.model, Generator)])
+def encoded(model: Any) -> tuple[Any, ...]:
+    """What a writer looks at beside its own words: nothing, two sources, or two images."""
+    if isinstance(model, Generator):
+        return ()
+    if model.task == "captioning":
+        return (model.encode(torch.randn(2, 3, model.sizes.image, model.sizes.image)),)
+    lengths = torch.tensor([model.sizes.source, 3], dtype=torch.int32)
+    return model.encode(torch.randint(1, model.sizes.vocabulary, (2, model.sizes.source)), lengths), lengths
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in SYSTEMS.items() if issubclass(each.model, (Writer, RecurrentWriter))]
+)
 def test_what_comes_later_changes_nothing_before(name: str) -> None:
+    """Of actors it is said in test_decisions.py."""
     model: Any = untrained(name)
     tokens = torch.randint(1, model.sizes.vocabulary, (2, model.sizes.room - 1))
     changed = tokens.clone()
-    changed[:, 9:] = torch.randint(1, model.sizes.vocabulary, changed[:, 9:].shape)
+    changed[:, 6:] = torch.randint(1, model.sizes.vocabulary, changed[:, 6:].shape)
     with torch.no_grad():
-        before, after = model(tokens), model(changed)
-    torch.testing.assert_close(before[:, :9], after[:, :9], atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(before[:, 9:], after[:, 9:])
+        source = encoded(model)
+        before, after = model(tokens, *source), model(changed, *source)
+    assert before.shape == (*tokens.shape, model.sizes.vocabulary)
+    torch.testing.assert_close(before[:, :6], after[:, :6], atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(before[:, 6:], after[:, 6:])
 
 
 @pytest.mark.slow
@@ -143,33 +158,9 @@ def test_learns(name: str, tmp_path: Path) -> None:
     brief = BRIEFS[system.recipe.data]
     sizes = {**system.recipe.sizes, **NARROWER.get(name, {})}
     easy = replace(system, recipe=replace(system.recipe, options=brief.options, sizes=sizes))
-    data, _ = train(easy, tmp_path, steps=brief.steps)
-    outcome = measured(easy, tmp_path, data, seconds=0, most=brief.measured)
+    data, progress = train(easy, tmp_path, steps=brief.steps)
+    outcome = measured(easy, tmp_path, data, progress, most=brief.measured)
     assert outcome.value >= max(2 * data.chance, 0.1)
-
-
-def test_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """To the same weights as a training that was never interrupted."""
-
-    def interrupt(now: Progress) -> None:
-        if now.done == 8:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(SYSTEMS["vit"], tmp_path / "halted", steps=12, save_every=5, watch=interrupt)
-    seen: list[int] = []
-    train(SYSTEMS["vit"], tmp_path / "halted", steps=12, save_every=5, watch=lambda now: seen.append(now.done))
-    train(SYSTEMS["vit"], tmp_path / "whole", steps=12)
-    assert seen == list(range(6, 13))
-    halted, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("halted", "whole"))
-    for name, weight in whole.items():
-        torch.testing.assert_close(halted[name], weight, atol=0, rtol=0)
-
-
-def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
-    train(SYSTEMS["vit"], tmp_path, steps=2)
-    with pytest.raises(SourceError, match="holds vit trained with seed 0 for 2 steps"):
-        train(SYSTEMS["vit"], tmp_path, steps=3)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from export.zoo.data.words import PAD
 
 HELD_OUT_SEED = 2**31
 """Of examples for measuring: training draws from seeds of its own."""
+GLIMPSED_SEED = HELD_OUT_SEED - 1
+"""Of examples to look at while learning."""
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -21,6 +23,16 @@ def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     for index, row in enumerate(rows):
         tokens[index, : len(row)] = torch.tensor(row)
     return tokens, lengths
+
+
+def exact(logits: Tensor, target: Tensor) -> float:
+    """The share of texts in which every next word is the likeliest one, so that choosing greedily would write it."""
+    return ((logits.argmax(2) == target) | (target == PAD)).all(1).float().mean().item()
+
+
+def accuracy(scores: Tensor, answers: Tensor) -> float:
+    """Of scores [rows, classes] beside the classes [rows]."""
+    return (scores.argmax(1) == answers).float().mean().item()
 
 
 def next_word_loss(logits: Tensor, target: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ from torch.nn import functional
 
 from export.zoo.data.base import Data
 from export.zoo.data.cartpole import ACTIONS, TIMESTEPS, cartpole
-from export.zoo.data.episodes import Played, Player, returns_of, windows
-from export.zoo.model import Actor, Moments
+from export.zoo.data.episodes import Played, Player, Windows, chosen_now, returns_of, returns_while_learning, windows
+from export.zoo.model import Actor, Valuer
 
-_LOST = (2.4, 0.2095)  # position and angle at which the game is over
-_HELD_OUT = 20
+_UNITS = (0.3, 0.026)  # of position and angle, an eighth of those that end the game: steps of a moment are small
+_HELD_OUT, _GLIMPSED = 20, 10
 _FIRST, _MOST = 50, 1000  # episodes that are played before learning begins, and that are kept
-_EXPLORING = (1.0, 0.02)  # share of random actions, at the beginning and at the end of exploring
+_EXPLORING = (1.0, 0.05)  # share of random actions, at the beginning and at the end of exploring
 
 
 def blind_cartpole() -> Any:
@@ -30,36 +30,40 @@ def blind_cartpole() -> Any:
 
 
 class BlindCartPole(Data):
-    """Learned by playing: double Q-learning from a replay of episodes, with a target network that follows slowly.
+    """Learned by playing: double Q-learning (van Hasselt et al. 2015) from a replay of episodes. What plays, what is
+    looked ahead with and what is kept is a slow average of the model: it chooses more steadily than the model itself.
 
-    The environments, the replay and the target network are this object's. A training that is taken up again goes on
-    with its weights, but fills the replay and explores anew, so it does not end with the same weights as one that was
-    never interrupted.
+    The environments, the replay and the average are this object's. A training that is taken up again goes on with its
+    weights, but fills the replay and explores anew, so it does not end with the same weights as one that was never
+    interrupted.
     """
 
-    name = "cartpole, speeds hidden"
+    name = "blind-cartpole"
+    learners = (Valuer,)
     metric = "mean return"
     chance = 22.0
+    keeps_best = True
 
     def __init__(
         self,
         context: int = 16,
         players: int = 8,
-        exploring: int = 1000,  # steps of learning, until nearly all actions are the model's
-        discount: float = 0.95,
-        following: float = 0.05,  # how far the target network moves towards the model at each step
+        exploring: int = 1500,  # steps of learning, until nearly all actions are the model's
+        discount: float = 0.98,
+        trace: float = 0.9,  # how much of what followed counts, as against what was expected of it
+        following: float = 0.01,  # how far the average moves towards the model at each step
     ) -> None:
         self.context, self._exploring = context, exploring
-        self._discount, self._following = discount, following
+        self._discount, self._trace, self._following = discount, trace, following
         self._players = [Player(blind_cartpole()) for _ in range(players)]
         self._replay: deque[Played] = deque(maxlen=_MOST)
-        self._target: Actor | None = None
+        self._average: Actor | None = None
         self._steps = 0
 
     def sizes(self) -> dict[str, Any]:
         return {
-            "state": len(_LOST),
-            "units": _LOST,
+            "state": len(_UNITS),
+            "units": _UNITS,
             "actions": ACTIONS,
             "timesteps": TIMESTEPS,
             "context": self.context,
@@ -67,65 +71,67 @@ class BlindCartPole(Data):
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
         """Of the values at every moment of the windows drawn, not of the last alone."""
-        target = self._followed(model)
+        average = self._followed(model)
         while len(self._replay) < _FIRST:
-            self._play(model, rng, randomly=1.0)
+            self._play(average, rng, randomly=1.0)
         done = min(1.0, self._steps / self._exploring)
-        self._play(model, rng, randomly=float(np.interp(done, (0, 1), _EXPLORING)))
+        self._play(average, rng, randomly=float(np.interp(done, (0, 1), _EXPLORING)))
         self._steps += 1
-        return self._error(model, target, rng, batch)
+        drawn = self._drawn(rng, batch)
+        values: Tensor = model(drawn.moments)
+        with torch.no_grad():
+            best = values.argmax(2)
+            ahead = average(drawn.moments).gather(2, best[:, :, None]).squeeze(2)
+            known = _known(drawn)
+            expected = self._expected(drawn, ahead, self._trace * ((drawn.actions == best) & known))
+        taken = values.gather(2, drawn.actions[:, :, None].clamp(min=0)).squeeze(2)
+        return functional.mse_loss(taken[known], expected[known])
+
+    def learned(self, model: Any) -> Any:
+        return self._average or model
+
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        environments = [blind_cartpole() for _ in range(_GLIMPSED)]
+        return float(np.mean(returns_while_learning(model, environments, rng)))
 
     def measure(self, served: Any, most: int | None = None) -> float:
         return float(np.mean(returns_of(served, blind_cartpole(), most or _HELD_OUT, TIMESTEPS)))
 
     def _followed(self, model: Actor) -> Actor:
-        if self._target is None:
-            self._target = copy.deepcopy(model).requires_grad_(False)
+        if self._average is None:
+            self._average = copy.deepcopy(model).requires_grad_(False)
         with torch.no_grad():
-            for slow, fast in zip(self._target.parameters(), model.parameters(), strict=True):
+            for slow, fast in zip(self._average.parameters(), model.parameters(), strict=True):
                 slow.lerp_(fast, self._following)
-        return self._target
+        return self._average
 
     def _play(self, model: Actor, rng: np.random.Generator, *, randomly: float) -> None:
         """One step of every player."""
-        seen = [self._recalled(player.begun(rng).states) for player in self._players]
-        with torch.no_grad():
-            best = _values_now(model, seen).argmax(1)
-        for player, action in zip(self._players, best.tolist(), strict=True):
+        best = chosen_now(model, [player.begun(rng) for player in self._players])
+        for player, action in zip(self._players, best, strict=True):
             chosen = int(rng.integers(ACTIONS)) if rng.random() < randomly else action
             if (played := player.step(chosen)) is not None:
                 self._replay.append(played)
 
-    def _recalled(self, states: list[np.ndarray]) -> list[np.ndarray]:
-        """As much as the engine recalls: when the context is full, it goes on with the later half."""
-        half, beyond = self.context // 2, len(states) - self.context
-        return states if beyond <= 0 else states[-(half + 1 + (beyond - 1) % (self.context - half)) :]
-
-    def _error(self, model: Actor, target: Actor, rng: np.random.Generator, batch: int) -> Tensor:
-        """A fall is worth -1 and all else nothing: discounted, this orders actions as a point for every step does, and
-        values stay small."""
+    def _drawn(self, rng: np.random.Generator, batch: int) -> Windows:
         lengths = np.array([episode.length for episode in self._replay])
         chosen = rng.choice(len(lengths), batch, p=lengths / lengths.sum())
         begins = rng.integers(0, np.maximum(1, lengths[chosen] - self.context // 2))
-        drawn = windows([self._replay[index] for index in chosen], begins.tolist(), self.context + 1, ACTIONS)
-        now = Moments(*(each[:, :-1] for each in drawn.moments))
-        later = Moments(*(each[:, 1:] for each in drawn.moments))
-        actions, ends, is_real = drawn.actions[:, :-1], drawn.ends[:, :-1], drawn.actions >= 0
-        with torch.no_grad():
-            best = model(later).argmax(2, keepdim=True)
-            following = target(later).gather(2, best).squeeze(2)
-        taken = model(now).gather(2, actions[:, :, None].clamp(min=0)).squeeze(2)
-        expected = torch.where(ends, -1.0, self._discount * following)
-        known = is_real[:, :-1] & (ends | is_real[:, 1:])
-        return functional.mse_loss(taken[known], expected[known])
+        return windows([self._replay[index] for index in chosen], begins.tolist(), self.context, ACTIONS)
+
+    def _expected(self, drawn: Windows, ahead: Tensor, trace: Tensor) -> Tensor:
+        """What the actions taken were worth [rows, length]. A fall is worth -1 and all else nothing: discounted, this
+        orders actions as a point for every step does, and values stay small. What followed counts for as long as it was
+        what the model would do (Watkins 1989, Q(λ)): news of a fall reaches far back at once."""
+        expected = torch.full_like(ahead, -1.0)
+        for moment in reversed(range(ahead.shape[1] - 1)):
+            later = ahead[:, moment + 1].lerp(expected[:, moment + 1], trace[:, moment + 1])
+            expected[:, moment] = torch.where(drawn.ends[:, moment], -1.0, self._discount * later)
+        return expected
 
 
-def _values_now(model: Actor, seen: list[list[np.ndarray]]) -> Tensor:
-    """[rows, actions] after the last of what each row has seen."""
-    lengths = torch.tensor([len(states) for states in seen])
-    states = torch.zeros(len(seen), int(lengths.max()), seen[0][0].shape[0])
-    for row, each in enumerate(seen):
-        states[row, : len(each)] = torch.from_numpy(np.array(each))
-    nothing = torch.zeros(states.shape[:2])
-    values: Tensor = model(Moments(nothing.long(), nothing, states, nothing[:, :, None].expand(-1, -1, ACTIONS)))
-    return values[torch.arange(len(seen)), lengths - 1]
+def _known(drawn: Windows) -> Tensor:
+    """Where [rows, length] there is something to expect: at a fall, and wherever another moment follows."""
+    is_real = drawn.actions >= 0
+    followed = torch.cat([is_real[:, 1:], torch.zeros_like(is_real[:, :1])], 1)
+    return is_real & (drawn.ends | followed)

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.zoo.data.base import Data
-from export.zoo.data.episodes import Played, Player, returns_of, windows
+from export.zoo.data.episodes import Played, Player, returns_of, returns_while_learning, windows
+from export.zoo.model import Actor
 
 ACTIONS, TIMESTEPS = 2, 500
 _BALANCING = np.array([0.05, 0.1, 1.0, 0.5])  # push right where this of position, angle and their speeds is positive
 _SKILLS = (0.3, 0.85)  # how often a controller does the right thing: worse than random to decent
-_HELD_OUT = 20
+_HELD_OUT, _GLIMPSED = 20, 5
 
 
 def cartpole() -> Any:
@@ -27,7 +28,8 @@ def cartpole() -> Any:
 class CartPole(Data):
     """Behaviour of mixed quality: every episode has a controller of its own skill, and most fall early."""
 
-    name = "cartpole, watched"
+    name = "cartpole"
+    learners = (Actor,)
     metric = "mean return"
     chance = 22.0
 
@@ -50,6 +52,10 @@ class CartPole(Data):
         drawn = windows([self.behaviour[index] for index in chosen], begins.tolist(), self.context, ACTIONS)
         logits = model(drawn.moments)
         return functional.cross_entropy(logits.flatten(0, 1), drawn.actions.flatten(), ignore_index=-1)
+
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        environments = [cartpole() for _ in range(_GLIMPSED)]
+        return float(np.mean(returns_while_learning(model, environments, rng, TIMESTEPS)))
 
     def measure(self, served: Any, most: int | None = None) -> float:
         return self.reached(served, TIMESTEPS, most)

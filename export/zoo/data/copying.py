@@ -10,18 +10,20 @@ import numpy as np
 from torch import Tensor
 
 from export.zoo.data.base import Data
-from export.zoo.data.batches import HELD_OUT_SEED, next_word_loss, padded
+from export.zoo.data.batches import HELD_OUT_SEED, exact, next_word_loss, padded
 from export.zoo.data.words import END, PAD, START, Words
+from export.zoo.model import Generator
 from service.package import Decoding, Preprocessing
 
 _AGAIN = ":"
-_HELD_OUT = 300
+_HELD_OUT, _GLIMPSED = 300, 200
 
 
 class Copying(Data):
     """Texts of `length` letters at most, in an alphabet of so many."""
 
     name = "copying"
+    learners = (Generator,)
     metric = "exact"
 
     def __init__(self, length: int = 10, letters: int = 10) -> None:
@@ -42,14 +44,20 @@ class Copying(Data):
         return " ".join(rng.choice(list(self._letters), int(rng.integers(1, self.length + 1))))
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
-        """Only what follows the sign can be known, and only that counts."""
+        return next_word_loss(*self._written(model, rng, batch))
+
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        return exact(*self._written(model, rng, _GLIMPSED))
+
+    def _written(self, model: Any, rng: np.random.Generator, batch: int) -> tuple[Tensor, Tensor]:
+        """Logits and what was to come. Only what follows the sign can be known, and only that counts."""
         texts = [self._words.encode(self.example(rng)) for _ in range(batch)]
         again = self._words.ids[_AGAIN]
         tokens, _ = padded([[*text, again, *text, END] for text in texts])
         target = tokens[:, 1:].clone()
         for index, text in enumerate(texts):
             target[index, : len(text)] = PAD
-        return next_word_loss(model(tokens[:, :-1]), target)
+        return model(tokens[:, :-1]), target
 
     def measure(self, served: Any, most: int | None = None) -> float:
         rng = np.random.default_rng(HELD_OUT_SEED)

@@ -14,11 +14,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.zoo.data.base import Data
+from export.zoo.data.batches import accuracy
 from export.zoo.data.pictures import png, square
+from export.zoo.model import ImageClassifier
 from service.package import Preprocessing
 from service.tasks.images import prepare
 
 TRAINED = 1437
+_GLIMPSED = 200
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -32,6 +35,7 @@ def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 class Digits(Data):
     name = "digits"
+    learners = (ImageClassifier,)
     metric = "accuracy"
     chance = 0.1
 
@@ -57,6 +61,11 @@ class Digits(Data):
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
         pixels, answers = self.draw(rng, batch)
         return functional.cross_entropy(model(pixels), answers)
+
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        """Of digits there are few: these are among those to learn from."""
+        pixels, answers = self.draw(rng, _GLIMPSED)
+        return accuracy(model(pixels), answers)
 
     def draw(self, rng: np.random.Generator, batch: int) -> tuple[Tensor, Tensor]:
         """Pixels, each moved by a pixel or so, and answers."""

@@ -21,6 +21,7 @@ from export.zoo.model import Painter, ZooModel
 
 _SMOOTHNESS = 1.0  # weight of the slope of the critic's verdict where images are real
 _AT_ONCE = 60  # images asked for in one call
+_GLIMPSED = 360
 
 
 class DrawnDigits(Data):
@@ -28,7 +29,8 @@ class DrawnDigits(Data):
     hidden layer of a small classifier that was trained on the digits to learn from: the same one every time. Digits to
     learn from are at about 0.2 from those held out, pixels of noise at about 23."""
 
-    name = "digits"
+    name = "drawn-digits"
+    learners = (Painter,)
     metric = "Fréchet distance"
     chance = 23.0
     higher_is_better = False
@@ -58,6 +60,12 @@ class DrawnDigits(Data):
         (slope,) = torch.autograd.grad(verdict.sum(), real, create_graph=True)
         critic = softplus(-verdict).mean() + softplus(model.critic(drawn.detach())).mean()
         return painter + critic + _SMOOTHNESS * slope.square().flatten(1).sum(1).mean()
+
+    def glimpse(self, model: Painter, rng: np.random.Generator) -> float:
+        """Beside as many of the digits to learn from."""
+        noise = torch.from_numpy(rng.standard_normal((_GLIMPSED, model.sizes.noise), np.float32))
+        real = self._images[rng.integers(0, TRAINED, _GLIMPSED)]
+        return frechet(self.features(real), self.features(model(noise).mean(1).numpy()))
 
     def measure(self, served: Any, most: int | None = None) -> float:
         held_out = self._images[TRAINED:]

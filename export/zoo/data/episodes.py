@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from export.zoo.data.batches import HELD_OUT_SEED
-from export.zoo.model import Moments
+from export.zoo.model import Actor, Moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Player:
     def __init__(self, environment: Any) -> None:
         self._environment = environment
         self.states: list[np.ndarray] = []  # the last of them is now
-        self._actions: list[int] = []
-        self._rewards: list[float] = []
+        self.actions: list[int] = []
+        self.rewards: list[float] = []
 
     def begun(self, rng: np.random.Generator) -> Self:
         """In an episode: in a new one where the last is over."""
@@ -47,14 +47,14 @@ class Player:
     def step(self, action: int) -> Played | None:
         """The whole episode, if this was its last step."""
         state, reward, ended, stopped, _ = self._environment.step(action)
-        self._actions.append(action)
-        self._rewards.append(float(reward))
+        self.actions.append(action)
+        self.rewards.append(float(reward))
         if not (ended or stopped):
             self.states.append(state)
             return None
-        rewards = np.array(self._rewards, np.float32)
-        played = Played(np.array(self.states, np.float32), np.array(self._actions), rewards, bool(ended))
-        self.states, self._actions, self._rewards = [], [], []
+        rewards = np.array(self.rewards, np.float32)
+        played = Played(np.array(self.states, np.float32), np.array(self.actions), rewards, bool(ended))
+        self.states, self.actions, self.rewards = [], [], []
         return played
 
 
@@ -84,6 +84,44 @@ def windows(episodes: Sequence[Played], begins: Sequence[int], length: int, choi
     last = np.asarray([episode.length for episode in episodes])[:, None] - 1
     moments = Moments(*map(torch.from_numpy, (np.minimum(times, last), returns, states, done)))
     return Windows(moments, torch.from_numpy(actions), torch.from_numpy(ends))
+
+
+def chosen_now(model: Actor, players: Sequence[Player], target: float = 0.0) -> list[int]:
+    """What a model that is still learning does next in each episode, when it is asked for `target`."""
+    context, choices = model.sizes.context, model.sizes.actions
+    counts = [_recalled(len(player.states), context) for player in players]
+    shape = (len(players), max(counts))
+    times, returns = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+    states, actions = np.zeros((*shape, model.sizes.state), np.float32), np.zeros((*shape, choices), np.float32)
+    for row, (player, count) in enumerate(zip(players, counts, strict=True)):
+        first = len(player.states) - count
+        times[row, :count] = np.arange(first, len(player.states))
+        returns[row, :count] = target - np.cumsum([0.0, *player.rewards])[first:]
+        states[row, :count] = player.states[first:]
+        actions[row, : count - 1] = np.eye(choices)[player.actions[first:]]
+    with torch.no_grad():
+        logits = model(Moments(*map(torch.from_numpy, (times, returns, states, actions))))
+    best: list[int] = logits[torch.arange(len(players)), torch.tensor(counts) - 1].argmax(1).tolist()
+    return best
+
+
+def _recalled(seen: int, context: int) -> int:
+    """As many moments as the engine recalls: when the context is full, it goes on with the later half."""
+    half, beyond = context // 2, seen - context
+    return seen if beyond <= 0 else half + 1 + (beyond - 1) % (context - half)
+
+
+def returns_while_learning(
+    model: Actor, environments: Sequence[Any], rng: np.random.Generator, target: float = 0.0
+) -> list[float]:
+    """What a model gains in an episode of each environment."""
+    players = [Player(each).begun(rng) for each in environments]
+    gained = []
+    while players:
+        done = [player.step(action) for player, action in zip(players, chosen_now(model, players, target), strict=True)]
+        gained += [float(played.rewards.sum()) for played in done if played is not None]
+        players = [player for player, played in zip(players, done, strict=True) if played is None]
+    return gained
 
 
 def returns_of(served: Any, environment: Any, episodes: int, target: float) -> list[float]:

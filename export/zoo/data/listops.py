@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.zoo.data.base import Data
-from export.zoo.data.batches import HELD_OUT_SEED, padded
+from export.zoo.data.batches import HELD_OUT_SEED, accuracy, padded
 from export.zoo.data.words import Words
+from export.zoo.model import TextClassifier
 from service.package import Preprocessing
 
 _OPERATIONS: dict[str, Callable[[list[int]], int]] = {
@@ -22,13 +23,14 @@ _OPERATIONS: dict[str, Callable[[list[int]], int]] = {
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
 }
-_HELD_OUT = 500
+_HELD_OUT, _GLIMPSED = 500, 200
 
 
 class ListOps(Data):
     """Lists of `length` tokens at most and half of that at least, nested once where there is room."""
 
     name = "listops"
+    learners = (TextClassifier,)
     metric = "accuracy"
     chance = 0.27  # always answering 9
 
@@ -67,9 +69,16 @@ class ListOps(Data):
         return f"[{name} {' '.join(parts)} ]", _OPERATIONS[name](values)
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
+        return functional.cross_entropy(*self._judged(model, rng, batch))
+
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        return accuracy(*self._judged(model, rng, _GLIMPSED))
+
+    def _judged(self, model: Any, rng: np.random.Generator, batch: int) -> tuple[Tensor, Tensor]:
+        """Scores and answers."""
         drawn = [self.example(rng) for _ in range(batch)]
         tokens, lengths = padded([self._words.encode(text) for text, _ in drawn])
-        return functional.cross_entropy(model(tokens, lengths), torch.tensor([answer for _, answer in drawn]))
+        return model(tokens, lengths), torch.tensor([answer for _, answer in drawn])
 
     def measure(self, served: Any, most: int | None = None) -> float:
         rng = np.random.default_rng(HELD_OUT_SEED)

@@ -11,17 +11,19 @@ from PIL import Image
 from torch import Tensor
 
 from export.zoo.data.base import Data
-from export.zoo.data.batches import HELD_OUT_SEED, next_word_loss, padded
-from export.zoo.data.boxes import from_corners
+from export.zoo.data.batches import HELD_OUT_SEED, exact, next_word_loss, padded
+from export.zoo.data.boxes import from_corners, to_corners
 from export.zoo.data.drawing import ABOVE, COLOURS, LEFT_OF, OUTLINES, Shape, clear, compose, draw, tell
 from export.zoo.data.pictures import png, square
 from export.zoo.data.precision import Found, There, mean_average_precision
 from export.zoo.data.sets import Things, set_loss
 from export.zoo.data.words import END, PAD, START, UNKNOWN, Words
+from export.zoo.model import Captioner, Detector
+from export.zoo.recurrent import RecurrentCaptioner
 from service.package import Decoding, Preprocessing
 from service.tasks.images import prepare
 
-_HELD_OUT = 500
+_HELD_OUT, _GLIMPSED = 500, 100
 _TRAINED = 12_000
 
 
@@ -44,9 +46,15 @@ class Drawn(Data):
 
     def draw(self, rng: np.random.Generator, batch: int) -> tuple[Tensor, list[list[Shape]]]:
         """Pixels [batch, 3, image, image] and what they show."""
-        chosen = [self._trained(index) for index in rng.integers(0, _TRAINED, batch).tolist()]
-        pixels = np.stack([prepare(picture, self._settings) for picture, _ in chosen])
-        return torch.from_numpy(pixels), [shapes for _, shapes in chosen]
+        return self._prepared([self._trained(index) for index in rng.integers(0, _TRAINED, batch).tolist()])
+
+    def fresh(self, rng: np.random.Generator, count: int) -> tuple[Tensor, list[list[Shape]]]:
+        """The same of scenes that are not learned from."""
+        return self._prepared([self.example(rng) for _ in range(count)])
+
+    def _prepared(self, scenes: list[tuple[Image.Image, list[Shape]]]) -> tuple[Tensor, list[list[Shape]]]:
+        pixels = np.stack([prepare(picture, self._settings) for picture, _ in scenes])
+        return torch.from_numpy(pixels), [shapes for _, shapes in scenes]
 
     def _trained(self, index: int) -> tuple[Image.Image, list[Shape]]:
         if index not in self._kept:
@@ -64,6 +72,7 @@ class Scenes(Drawn):
     """Each shape has a box, and a class for its kind."""
 
     name = "scenes"
+    learners = (Detector,)
     metric = "mAP50"
     chance = 0.0
 
@@ -84,6 +93,18 @@ class Scenes(Drawn):
         truth = [self._things(shapes) for shapes in scenes]
         return torch.stack([set_loss(scores, boxes, truth) for scores, boxes in model.guesses(pixels)]).sum()
 
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        pixels, scenes = self.fresh(rng, _GLIMPSED)
+        scores, boxes = model(pixels)
+        best = scores.softmax(2)[:, :, :-1].max(2)
+        corners = (to_corners(boxes) * self.image).tolist()
+        found = [
+            Found(image, self.labels()[kind], score, tuple(place))
+            for image, guesses in enumerate(zip(best.indices.tolist(), best.values.tolist(), corners, strict=True))
+            for kind, score, place in zip(*guesses, strict=True)
+        ]
+        return mean_average_precision(found, _all_there(scenes))
+
     def _things(self, shapes: list[Shape]) -> Things:
         corners = torch.tensor([shape.corners for shape in shapes])
         return Things(
@@ -97,14 +118,18 @@ class Scenes(Drawn):
             for image, answer in enumerate(served.detect(pictures, threshold=0.0))
             for box in answer.boxes
         ]
-        there = [There(image, shape.kind, shape.corners) for image, shapes in enumerate(scenes) for shape in shapes]
-        return mean_average_precision(found, there)
+        return mean_average_precision(found, _all_there(scenes))
+
+
+def _all_there(scenes: list[list[Shape]]) -> list[There]:
+    return [There(image, shape.kind, shape.corners) for image, shapes in enumerate(scenes) for shape in shapes]
 
 
 class SceneCaptions(Drawn):
     """A sentence says what stands where."""
 
-    name = "scene captions"
+    name = "scene-captions"
+    learners = (Captioner, RecurrentCaptioner)
     metric = "exact"
 
     def __init__(self, image: int = 64, shapes: int = 3) -> None:
@@ -127,9 +152,15 @@ class SceneCaptions(Drawn):
         return clear(self.image, shapes)
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
-        pixels, scenes = self.draw(rng, batch)
+        return next_word_loss(*self._told(model, *self.draw(rng, batch)))
+
+    def glimpse(self, model: Any, rng: np.random.Generator) -> float:
+        return exact(*self._told(model, *self.fresh(rng, _GLIMPSED)))
+
+    def _told(self, model: Any, pixels: Tensor, scenes: list[list[Shape]]) -> tuple[Tensor, Tensor]:
+        """Logits and what was to come."""
         tokens, _ = padded([[START, *self._words.encode(tell(shapes)), END] for shapes in scenes])
-        return next_word_loss(model(tokens[:, :-1], model.encode(pixels)), tokens[:, 1:])
+        return model(tokens[:, :-1], model.encode(pixels)), tokens[:, 1:]
 
     def measure(self, served: Any, most: int | None = None) -> float:
         pictures, scenes = self.held_out(most)

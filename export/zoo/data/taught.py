@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from export.zoo.data.digits import Digits
+from export.zoo.model import Pupil
 
 _TEACHER_SEED = 7
 _LESSONS, _BATCH, _RATE = 200, 64, 3e-3
 
 
 class TaughtDigits(Digits):
-    """For models whose `answers` are two: the first learns the truth, the second what the teacher says."""
+    """Of a pupil's two answers, the first learns the truth, the second what the teacher says."""
 
-    name = "digits, with a teacher"
+    name = "taught-digits"
+    learners = (Pupil,)
 
     @cached_property
     def teacher(self) -> nn.Module:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from export.zoo.data.reversing import Reversing
 from export.zoo.kit.additive import NO_OPERATOR, AdditiveAttention
 from export.zoo.kit.attention import Pair
-from export.zoo.kit.recurrent import GruCell, Maxout, Reader
+from export.zoo.kit.recurrent import GruCell, Maxout
 from export.zoo.recipe import Recipe
 from export.zoo.recurrent import Reading, RecurrentTranslator, RecurrentTranslatorSizes, States
 from export.zoo.registry import system
@@ -24,10 +26,8 @@ class Bahdanau(RecurrentTranslator):
     unfusable = NO_OPERATOR
 
     def __init__(self, sizes: RecurrentTranslatorSizes) -> None:
-        super().__init__(sizes)
+        super().__init__(sizes, partial(nn.GRU, bidirectional=True))
         size = sizes.size
-        self.read, self.written = nn.Embedding(sizes.vocabulary, size), nn.Embedding(sizes.vocabulary, size)
-        self.reader = Reader(nn.GRU(size, size, batch_first=True, bidirectional=True))
         self.first = nn.Linear(size, size)
         self.attention = AdditiveAttention(size, 2 * size, size)
         self.cell = GruCell(3 * size, size)

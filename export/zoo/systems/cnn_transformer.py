@@ -22,7 +22,7 @@ class CnnSizes(WriterSizes):
     "cnn-transformer",
     group="captioning",
     paper="Sharma et al. 2018, Conceptual Captions: A Cleaned, Hypernymed, Image Alt-text Dataset",
-    recipe=Recipe(SceneCaptions, bar=0.5, steps=1000, rate=2e-3, tier=2),
+    recipe=Recipe(SceneCaptions, bar=0.5, steps=2500, batch=32, rate=2e-3, tier=2),
 )
 class CnnTransformer(TransformerCaptioner):
     """Convolutions see, the decoder writes; nothing between them."""

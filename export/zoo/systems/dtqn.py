@@ -10,7 +10,7 @@ from export.zoo.data.blind_cartpole import BlindCartPole
 from export.zoo.kit.attention import CausalAttention
 from export.zoo.kit.blocks import PreNorm, Stack
 from export.zoo.kit.positions import Learned
-from export.zoo.model import Actor, Moments
+from export.zoo.model import Moments, Valuer
 from export.zoo.recipe import Recipe
 from export.zoo.registry import system
 from export.zoo.sizes import ActorSizes, Sizes
@@ -33,9 +33,9 @@ class DtqnSizes(ActorSizes):
     "dtqn",
     group="decisions",
     paper="Esslinger et al. 2022, Deep Transformer Q-Networks for Partially Observable Reinforcement Learning",
-    recipe=Recipe(BlindCartPole, bar=300, steps=4000, batch=32),
+    recipe=Recipe(BlindCartPole, bar=300, steps=3000),
 )
-class DeepTransformerQNetwork(Actor):
+class DeepTransformerQNetwork(Valuer):
     """The value of each action at every moment, from what was seen up to then. Returns asked for and actions taken come
     in as tokens, as they do to every policy, and are left unread."""
 

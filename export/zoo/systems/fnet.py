@@ -14,7 +14,7 @@ from export.zoo.sizes import SequenceSizes
     "fnet",
     group="other mixing, depth, positions",
     paper="Lee-Thorp et al. 2021, FNet: Mixing Tokens with Fourier Transforms",
-    recipe=Recipe(ListOps, bar=0.7, steps=3000),
+    recipe=Recipe(ListOps, bar=0.7, steps=5500, rate=2e-3, sizes={"layers": 4}),
 )
 class FNet(SequenceClassifier):
     fixed_length = True

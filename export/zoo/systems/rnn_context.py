@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from export.zoo.data.reversing import Reversing
 from export.zoo.kit.attention import Pair
-from export.zoo.kit.recurrent import GruCell, Maxout, Reader
+from export.zoo.kit.recurrent import GruCell, Maxout
 from export.zoo.recipe import Recipe
 from export.zoo.recurrent import Reading, RecurrentTranslator, RecurrentTranslatorSizes, States
 from export.zoo.registry import system
@@ -21,10 +21,8 @@ class RnnContext(RecurrentTranslator):
     """All that is known of the source is one vector, which goes into every step and every answer."""
 
     def __init__(self, sizes: RecurrentTranslatorSizes) -> None:
-        super().__init__(sizes)
+        super().__init__(sizes, nn.GRU)
         size = sizes.size
-        self.read, self.written = nn.Embedding(sizes.vocabulary, size), nn.Embedding(sizes.vocabulary, size)
-        self.reader = Reader(nn.GRU(size, size, batch_first=True))
         self.summary, self.first = nn.Linear(size, size), nn.Linear(size, size)
         self.cell = GruCell(2 * size, size)
         self.readout = Maxout(3 * size, size)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from export.zoo.data.reversing import Reversing
 from export.zoo.kit.attention import Pair
-from export.zoo.kit.recurrent import LstmCell, Reader
+from export.zoo.kit.recurrent import LstmCell
 from export.zoo.recipe import Recipe
 from export.zoo.recurrent import Reading, RecurrentTranslator, RecurrentTranslatorSizes, States
 from export.zoo.registry import system
@@ -29,12 +31,9 @@ class Seq2Seq(RecurrentTranslator):
     Sizes = Seq2SeqSizes
 
     def __init__(self, sizes: Seq2SeqSizes) -> None:
-        super().__init__(sizes)
-        size = sizes.size
-        self.read, self.written = nn.Embedding(sizes.vocabulary, size), nn.Embedding(sizes.vocabulary, size)
-        self.reader = Reader(nn.LSTM(size, size, sizes.layers, batch_first=True))
-        self.cells = nn.ModuleList(LstmCell(size, size) for _ in range(sizes.layers))
-        self.head = nn.Linear(size, sizes.vocabulary)
+        super().__init__(sizes, partial(nn.LSTM, num_layers=sizes.layers))
+        self.cells = nn.ModuleList(LstmCell(sizes.size, sizes.size) for _ in range(sizes.layers))
+        self.head = nn.Linear(sizes.size, sizes.vocabulary)
 
     def held(self) -> dict[str, tuple[int, ...]]:
         shape = (self.sizes.layers, self.sizes.size)

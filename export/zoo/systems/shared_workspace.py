@@ -3,20 +3,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from export.zoo.data.listops import ListOps
 from export.zoo.kit.attention import CrossAttention
 from export.zoo.kit.blocks import FeedForward
-from export.zoo.kit.sequences import SequenceClassifier
+from export.zoo.kit.masks import mean
+from export.zoo.kit.slots import SlotClassifier, SlotSizes
 from export.zoo.recipe import Recipe
 from export.zoo.registry import system
-from export.zoo.sizes import SequenceSizes, Sizes
-
-
-class WorkspaceSizes(SequenceSizes):
-    slots: PositiveInt = 8
+from export.zoo.sizes import Sizes
 
 
 class Exchange(nn.Module):
@@ -38,32 +34,20 @@ class Exchange(nn.Module):
         return slots, states + self.feed_forward(self.feed_norm(states))
 
 
-class Workspace(nn.Module):
-    """The slots pass from layer to layer; tokens meet only there."""
-
-    def __init__(self, sizes: WorkspaceSizes) -> None:
-        super().__init__()
-        self.slots = nn.Parameter(torch.randn(1, sizes.slots, sizes.size))
-        self.exchanges = nn.ModuleList(Exchange(sizes.size, sizes.heads, sizes.hidden) for _ in range(sizes.layers))
-
-    def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
-        slots = self.slots.expand(states.shape[0], -1, -1)
-        for exchange in self.exchanges:
-            slots, states = exchange(slots, states, lengths)
-        return states
-
-
 @system(
     "shared-workspace",
     group="cheaper attention",
     paper="Goyal et al. 2021, Coordination Among Neural Modules Through a Shared Global Workspace",
     recipe=Recipe(ListOps, bar=0.85, steps=2000, tier=2),
 )
-class SharedWorkspace(SequenceClassifier):
-    """Writing is a softmax over all tokens, not over the best few: the fused operator does it whole."""
+class SharedWorkspace(SlotClassifier):
+    """The slots pass from layer to layer; tokens meet only there. Writing is a softmax over all tokens, not over the
+    best few: the fused operator does it whole."""
 
-    Sizes: ClassVar[type[Sizes]] = WorkspaceSizes
+    Sizes: ClassVar[type[Sizes]] = SlotSizes
 
-    def make_stack(self, sizes: SequenceSizes) -> nn.Module:
-        assert isinstance(sizes, WorkspaceSizes)
-        return Workspace(sizes)
+    def make_layer(self, sizes: SlotSizes) -> nn.Module:
+        return Exchange(sizes.size, sizes.heads, sizes.hidden)
+
+    def summary(self, slots: Tensor, states: Tensor, lengths: Tensor) -> Tensor:  # noqa: ARG002
+        return mean(self.norm(states), lengths)
