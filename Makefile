@@ -11,7 +11,7 @@ setup: $(READY) ## a virtual environment with everything, versions pinned
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,cpu,export,zoo,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,cpu,export,zoo,load,dev]'
 	touch $@
 
 test: lint ## lint, then every test
