@@ -13,7 +13,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-import grpc.experimental.gevent as grpc_gevent
 from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -22,9 +21,9 @@ from loadtest.traffic.addresses import WAYS, add_options, key
 from loadtest.traffic.crowd import Crowd
 from loadtest.traffic.guests import NoServiceError, Table, seat
 from loadtest.traffic.telling import Tell, teller
-from loadtest.traffic.ways import Grpc, Http, Way
+from loadtest.traffic.ways import Grpc, Http, Way, make_ready
 
-grpc_gevent.init_gevent()
+make_ready()
 TASKS = ("translation", "captioning", "classification", "detection", "policy", "generation")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from loadtest.traffic.ways import Outcome, Patience, Way
 Rate = Callable[[float], float]
 """Arrivals a second, so many seconds after the beginning."""
 _LONGEST_NAP = 0.25  # seconds: so soon a change of the rate is noticed
-_LOST_PATIENCE = (0.005, 0.4)  # seconds, at least and at most
+_LOST_PATIENCE = (0.001, 0.4)  # seconds, at least and at most; as many leave in a hundredth as in a tenth
 _LOST_PIECES = 6
 
 
@@ -80,7 +81,8 @@ class Crowd:
     def _patience(self) -> Patience | None:
         if self._random.random() >= self.leaving:
             return None
-        return Patience(self._random.uniform(*_LOST_PATIENCE), self._random.randrange(_LOST_PIECES))
+        least, most = map(math.log, _LOST_PATIENCE)
+        return Patience(math.exp(self._random.uniform(least, most)), self._random.randrange(_LOST_PIECES))
 
     def _note(self, order: Order, way: str, due: float, sent: float, outcome: Outcome) -> None:
         late, code = sent - due, outcome.code
