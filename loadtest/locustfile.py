@@ -19,7 +19,7 @@ from locust.env import Environment
 
 from loadtest.traffic.addresses import WAYS, add_options, key
 from loadtest.traffic.crowd import Crowd
-from loadtest.traffic.guests import NoServiceError, Table, seat
+from loadtest.traffic.guests import NoServiceError, Order, Table, seat
 from loadtest.traffic.telling import Tell, teller
 from loadtest.traffic.ways import Grpc, Http, Way, make_ready
 
@@ -31,7 +31,7 @@ class Guest(User):
     abstract = True
     about: str = ""  # a task
     way: str = ""
-    crowd: Crowd
+    crowd: Crowd[Order]
 
     def wait_time(self) -> float:
         return random.expovariate(1 / self.environment.parsed_options.think)
@@ -45,7 +45,7 @@ class Arrivals(User):
     """One is enough: it sends guests and waits for none."""
 
     fixed_count = 1
-    crowd: Crowd
+    crowd: Crowd[Order]
 
     @task
     def arrive(self) -> None:
@@ -94,5 +94,5 @@ def _prepared(kind: type[User], table: Table, ways: dict[str, Way], options: Nam
     return True
 
 
-def _crowd(table: Table, ways: Sequence[Way], tell: Tell, seed: int) -> Crowd:
+def _crowd(table: Table, ways: Sequence[Way], tell: Tell, seed: int) -> Crowd[Order]:
     return Crowd(table, ways, tell, seed=seed)

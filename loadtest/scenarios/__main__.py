@@ -21,7 +21,7 @@ from loadtest.scenarios.page import NoPageError, Page
 from loadtest.scenarios.plan import SCENARIOS, Objective, Scenario
 from loadtest.scenarios.report import write_html
 from loadtest.scenarios.stage import Stage, UnansweredError
-from loadtest.traffic.addresses import add_options, key, positive, ways
+from loadtest.traffic.addresses import add_options, key, positive, share, ways
 from loadtest.traffic.guests import NoServiceError, Table, seat
 from loadtest.traffic.ways import Grpc, Http, Way, make_ready
 
@@ -94,19 +94,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--most", type=positive, default=math.inf, help="calls a second that a ramp tries")
     parser.add_argument("--seconds", type=positive, help="of a phase")
     parser.add_argument("--p95", type=positive, default=2000.0, metavar="MS", help="objective: 2000 unless told")
-    parser.add_argument("--errors", type=_share, default=0.01, metavar="SHARE", help="objective: 0.01 unless told")
+    parser.add_argument("--errors", type=share, default=0.01, metavar="SHARE", help="objective: 0.01 unless told")
     parser.add_argument("--out", type=Path, default=Path("build/load"))
     return parser.parse_args()
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share from 0 to 1")
-    return value
 
 
 if __name__ == "__main__":

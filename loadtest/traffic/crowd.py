@@ -6,13 +6,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import gevent
 from gevent.pool import Group
 
-from loadtest.traffic.guests import Order, Table
 from loadtest.traffic.samples import STEP, Sample
-from loadtest.traffic.ways import Outcome, Patience, Way
+from loadtest.traffic.ways import Outcome, Patience
 
 Rate = Callable[[float], float]
 """Arrivals a second, so many seconds after the beginning."""
@@ -21,13 +21,36 @@ _LOST_PATIENCE = (0.001, 0.4)  # seconds, at least and at most; as many leave in
 _LOST_PIECES = 6
 
 
-class Crowd:
+class Ordered(Protocol):
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def method(self) -> str: ...
+
+
+Order = TypeVar("Order", bound=Ordered)
+Sent = TypeVar("Sent", contravariant=True)
+Made = TypeVar("Made", covariant=True)
+
+
+class Source(Protocol[Made]):
+    def order(self, way: str) -> Made: ...
+
+
+class Way(Protocol[Sent]):
+    name: str
+
+    def send(self, order: Sent, patience: Patience | None = None) -> Outcome: ...
+
+
+class Crowd(Generic[Order]):
     """`tell` is told of every call as it ends."""
 
     def __init__(
         self,
-        table: Table,
-        ways: Sequence[Way],
+        table: Source[Order],
+        ways: Sequence[Way[Order]],
         tell: Callable[[Sample, str], None],
         *,
         seed: int = 0,

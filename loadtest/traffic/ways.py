@@ -109,6 +109,11 @@ class Grpc:
                 if over:
                     return
 
+    def ask(self, order: Order) -> Any:
+        """The answer itself."""
+        assert isinstance(order.call, Call)
+        return self._client.ask(order.call)
+
     def close(self) -> None:
         self._client.close()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from loadtest.scenarios.page import agreement
 from loadtest.scenarios.plan import Burst, Done, Objective, Phase, Ramp, Soak, best_rate
+from loadtest.traffic import addresses
 from loadtest.traffic.samples import LEFT, REFUSED, Sample, Times, first_pieces, latencies, refusals, tally, times
 
 OBJECTIVE = Objective(p95_ms=100, errors=0.01)
@@ -104,6 +107,29 @@ def test_calls_add_up_and_steps_are_no_calls() -> None:
 def test_nothing_measured_is_not_zero() -> None:
     assert times([]) == Times(0, None, None, None, None, None)
     assert not OBJECTIVE.holds(times([]), tally([]))
+
+
+MISTAKES: list[tuple[Callable[[str], object], str, str]] = [
+    (addresses.positive, "0", "'0' is not a number above 0"),
+    (addresses.positive, "inf", "'inf' is not a number above 0"),
+    (addresses.positive, "soup", "'soup' is not a number above 0"),
+    (addresses.share, "1.5", "'1.5' is not a share from 0 to 1"),
+    (addresses.ways, "pigeon", "'pigeon' is not among grpc, http"),
+    (addresses.weights, "a=b", "'a=b' is not NAME=WEIGHT"),
+]
+
+
+@pytest.mark.parametrize(("read", "text", "sentence"), MISTAKES)
+def test_a_mistake_in_an_option_is_told(read: Callable[[str], object], text: str, sentence: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=sentence):
+        read(text)
+
+
+def test_options_are_read() -> None:
+    assert addresses.weights("a=2,b") == {"a": 2.0, "b": 1.0}
+    assert addresses.weights("") == {}
+    assert addresses.ways("grpc,http") == ("grpc", "http")
+    assert addresses.share("0.5") == 0.5
 
 
 AGREEMENTS = [
