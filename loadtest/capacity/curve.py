@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
-from loadtest.capacity.replica import Pace, Replica
+from loadtest.capacity.replica import Ended, Pace, Replica
 
 _CALLS = 4000  # in each point of a simulated curve
-_WARM_UP = 0.1  # of the calls are left out
+_WARM_UP = 0.1  # of the calls of a run without end are left out
 _FEWEST_CALLS = 30  # in a phase that counts
 _FEWEST_POINTS = 3
 _SEED = 20
@@ -31,6 +32,7 @@ class Point:
     p50: float  # seconds
     p95: float
     refused: float  # the share of calls
+    seconds: float = math.inf  # that it went on for, from an idle replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Fit:
 
     def compared(self) -> list[Compared]:
         return [
-            Compared(each.rate, each, simulated(self.pace, each.rate), each in self._fitted) for each in self._points
+            Compared(each.rate, each, simulated(self.pace, each.rate, each.seconds), each in self._fitted)
+            for each in self._points
         ]
 
     def _pace(self, logs: Sequence[float]) -> Pace:
@@ -96,24 +99,29 @@ class Fit:
     def _distance(self, logs: Sequence[float]) -> float:
         pace, sum_ = self._pace(logs), 0.0
         for each in self._fitted:
-            found = simulated(pace, each.rate)
+            found = simulated(pace, each.rate, each.seconds)
             sum_ += np.log(found.p50 / each.p50) ** 2 + np.log(found.p95 / each.p95) ** 2
             sum_ += 4 * (found.refused - each.refused) ** 2
         return sum_
 
 
-def simulated(pace: Pace, rate: float, calls: int = _CALLS) -> Point:
-    """The same draws for every pace and rate: what differs is theirs."""
+def simulated(pace: Pace, rate: float, seconds: float = math.inf, calls: int = _CALLS) -> Point:
+    """So many calls, in runs of so many seconds; the same draws for every pace: what differs is theirs."""
     rng = np.random.default_rng(_SEED)
-    arrivals = np.cumsum(rng.exponential(1 / rate, calls))
-    replica, seconds, refused = Replica(pace), [], 0
-    begin = arrivals[int(_WARM_UP * calls)]
-    for now, normal in zip(arrivals.tolist(), rng.standard_normal(calls).tolist(), strict=True):
-        seconds += [each.seconds for each in replica.until(now) if each.arrived >= begin]
-        refused += not replica.arrive(now, pace.work(normal))
-    seconds += [each.seconds for each in replica.until(float("inf")) if each.arrived >= begin]
-    p50, p95 = (float(each) for each in np.percentile(seconds, (50, 95)))
-    return Point(rate, p50, p95, refused / calls)
+    of_a_run = calls if seconds == math.inf else max(1, round(rate * seconds))
+    found: list[float] = []
+    refused = 0
+    for _ in range(math.ceil(calls / of_a_run)):
+        arrivals = np.cumsum(rng.exponential(1 / rate, of_a_run)).tolist()
+        begin = arrivals[int(_WARM_UP * calls)] if seconds == math.inf else 0.0
+        replica, ended = Replica(pace), list[Ended]()
+        for now, normal in zip(arrivals, rng.standard_normal(of_a_run).tolist(), strict=True):
+            ended += replica.until(now)
+            refused += not replica.arrive(now, pace.work(normal))
+        ended += replica.until(math.inf)
+        found += [each.seconds for each in ended if each.arrived >= begin]
+    p50, p95 = (float(each) for each in np.percentile(found, (50, 95)))
+    return Point(rate, p50, p95, refused / (of_a_run * math.ceil(calls / of_a_run)), seconds)
 
 
 def how_well(compared: Sequence[Compared]) -> str:
@@ -142,7 +150,9 @@ def within(pace: Pace, p95: float, errors: float) -> float:
 def _point(phase: dict[str, dict[str, float]]) -> Point:
     latency, tally = phase["latency"], phase["tally"]
     rate: float = phase["phase"]["rate"]
-    return Point(rate, latency["p50"] / 1e3, latency["p95"] / 1e3, tally["refused"] / tally["sent"])
+    return Point(
+        rate, latency["p50"] / 1e3, latency["p95"] / 1e3, tally["refused"] / tally["sent"], phase["phase"]["seconds"]
+    )
 
 
 def _counts(phase: dict[str, dict[str, float]]) -> bool:

@@ -130,7 +130,7 @@ def _days(findings: Findings) -> Content:
 def _draw_curve(axes: Any, findings: Findings) -> None:
     rates = [each.rate for each in findings.compared]
     steps = [rates[0] + (rates[-1] - rates[0]) * index / 24 for index in range(25)]
-    lines = [simulated(findings.pace, rate) for rate in steps]
+    lines = [simulated(findings.pace, rate, findings.compared[0].measured.seconds) for rate in steps]
     for name, colour in (("p50", "#2fb59f"), ("p95", "#0b6e63")):
         axes.plot(steps, [1e3 * getattr(each, name) for each in lines], color=colour, label=f"{name} simulated")
         for fitted, mark in ((True, "o"), (False, "^")):

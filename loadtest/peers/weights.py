@@ -34,7 +34,6 @@ def _opus(subject: Subject) -> None:
 
     unpack(fetch(menu()[OPUS]), subject.folder)
     settings = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
-    shutil.copy(subject.folder / "config.json", subject.folder / "ctranslate2.json")
     family = load_argos(subject.folder).family
     for_torch = subject.folder / "torch"
     family.model.save_pretrained(for_torch)

@@ -64,10 +64,10 @@ def test_the_rate_within_an_objective_is_within_it() -> None:
 
 def write_ramp(file: Path, pace: Pace, rates: list[float], **changes: Any) -> Path:
     """As a scenario writes it, of a service that is as simulated."""
-    points = [simulated(pace, rate) for rate in rates]
+    points = [simulated(pace, rate, 20.0) for rate in rates]
     phases = [
         {
-            "phase": {"rate": each.rate},
+            "phase": {"rate": each.rate, "seconds": each.seconds},
             "latency": {"count": 1000, "p50": 1e3 * each.p50, "p95": 1e3 * each.p95},
             "tally": {"sent": 1000, "refused": round(1000 * each.refused)},
         }

@@ -9,7 +9,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from engines import options
+import engines
 
 _CONFIG = """
 name: "predict"
@@ -25,8 +25,8 @@ parameters: {{ key: "threads", value: {{ string_value: "{threads}" }} }}
 """
 
 if __name__ == "__main__":
-    told = options()
-    packages = Path(sysconfig.get_path("purelib"))
+    told = engines.options()
+    packages = Path(sysconfig.get_path("purelib")).absolute()
     server = packages / "pytriton" / "tritonserver"
     stub = server / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}"
     backends = Path(tempfile.mkdtemp()) / "backends"
@@ -34,7 +34,8 @@ if __name__ == "__main__":
     shutil.copy(stub / "triton_python_backend_stub", backends / "python")
     model = backends.parent / "models" / "predict"
     (model / "1").mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("model.py"), model / "1" / "model.py")
+    for file in (Path(__file__).with_name("model.py"), Path(engines.__file__)):  # the backend looks beside the model
+        shutil.copy(file, model / "1")
     (model / "config.pbtxt").write_text(
         _CONFIG.format(task=told.task, folder=told.model.resolve(), threads=told.threads)
     )
@@ -42,7 +43,7 @@ if __name__ == "__main__":
     path = ":".join(str(each) for each in (*libraries, server / "lib"))
     environment = os.environ | {
         "LD_LIBRARY_PATH": path,
-        "PYTHONPATH": f"{packages}:{os.environ['PYTHONPATH']}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # the backend takes the Python that it finds
     }
     command = [
         str(server / "bin" / "tritonserver"),
