@@ -63,6 +63,8 @@ def _compare(
             measured.append(_measured(entrant, subject, index, options, tell))
             _save(options.out, subject, content(subject, taking_part, measured, options.seconds, load))
     console.print(drawn(subject.name, subject.limit_ms, rows(taking_part, measured)))
+    for each in taking_part:
+        tell(f"{each.name}: {each.settings}")
 
 
 def _measured(

@@ -96,9 +96,9 @@ class Headwaiter(Entrant):
 class Peer(Entrant):
     """A folder with peer.toml, requirements.txt and serve.py."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, folder: Path = FOLDER, build: Path = _BUILD) -> None:
         self.name = name
-        self._folder, self._home = FOLDER / name, _BUILD / name
+        self._folder, self._home = folder / name, build / name
         about = tomllib.loads((self._folder / "peer.toml").read_text(encoding="utf-8"))
         self.what, self.settings, self._tasks = about["what"], about["settings"], about["tasks"]
         self.dialect = about.get("dialect", "plain")

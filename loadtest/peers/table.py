@@ -114,7 +114,6 @@ def drawn(name: str, limit_ms: float, found: Sequence[Row]) -> Table:
     table.add_column("entrant")
     for head in ("calls/s", "spread", "ours ÷", "1 caller p50", "p95 at 80 %", "MB", "start s", "same"):
         table.add_column(head, justify="right")
-    table.add_column("settings")
     for each in found:
         times = "–" if each.times_as_much is None else f"{each.times_as_much:.2f} (× {each.times_spread:.2f})"
         usual = "–" if each.usual_p95_ms is None else f"{each.usual_p95_ms:.0f} ms"
