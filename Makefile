@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup test test-fast lint format protos serve bench zoo clean
+.PHONY: help setup test test-fast lint format protos serve load peers bench zoo clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -11,7 +11,7 @@ setup: $(READY) ## a virtual environment with everything, versions pinned
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,cpu,export,zoo,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,cpu,export,zoo,load,dev]'
 	touch $@
 
 test: lint ## lint, then every test
@@ -37,6 +37,13 @@ serve: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## from nothing to ser
 
 models/%/1/int8/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $* --precision int8
+
+SCENARIO ?= ramp steady burst cancel-storm
+load: $(READY) ## load tests against the service that runs, 6 minutes; SCENARIO=soak and LOAD='--p95 500' choose; reports in build/load
+	$(BIN)/python -m loadtest.scenarios $(SCENARIO) $(LOAD)
+
+peers: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## beside other servers of the same models, 2 hours, PEERS=--quick 15 minutes; results in loadtest/results
+	$(BIN)/python -m loadtest.peers $(PEERS)
 
 bench: .venv/.bench models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-en/1/fp32/manifest.json ## the engine beside its peers, 20 minutes; results in loadtest/results
 	$(BIN)/python -m loadtest.engine

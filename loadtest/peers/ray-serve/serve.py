@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import ray
+from engines import FAST, options
+from ray import serve
+from starlette.requests import Request
+
+
+@serve.deployment(max_ongoing_requests=128, ray_actor_options={"num_cpus": 1})
+class Model:
+    def __init__(self, task: str, field: str, folder: str, threads: int) -> None:
+        self._engine, self._field = FAST[task](Path(folder), threads), field
+
+    @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.01)
+    async def predict(self, batch: list[str]) -> list[str]:
+        return list(self._engine(batch))
+
+    async def __call__(self, request: Request) -> dict[str, str]:
+        return {"answer": await self.predict((await request.json())[self._field])}
+
+
+if __name__ == "__main__":
+    told = options()
+    path = {"PYTHONPATH": os.environ["PYTHONPATH"]}
+    ray.init(address="local", include_dashboard=False, num_cpus=told.threads, runtime_env={"env_vars": path})
+    serve.start(http_options={"host": "127.0.0.1", "port": told.port})
+    serve.run(Model.bind(told.task, told.field, str(told.model), told.threads), route_prefix="/predict")
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    serve.shutdown()
+    ray.shutdown()

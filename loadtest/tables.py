@@ -1,0 +1,78 @@
+"""`python -m loadtest.tables`: writes the README's tables of load tests and peers anew, from the results files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from loadtest.results import FOLDER
+
+README = Path(__file__).parents[1] / "README.md"
+_SCENARIOS = ("ramp", "steady", "burst", "soak", "cancel-storm")
+_BLOCK = re.compile(r"(?<=<!-- load -->\n).*?(?=<!-- /load -->)", re.DOTALL)
+
+
+def tables(folder: Path = FOLDER) -> str:
+    return f"{_scenarios(folder / 'load')}\n{_peers(folder / 'peers.json')}"
+
+
+def shown(readme: str) -> str:
+    """The tables that a README has."""
+    found = _BLOCK.search(readme)
+    assert found is not None
+    return found.group()
+
+
+def _scenarios(folder: Path) -> str:
+    found = [_read(folder / f"{name}.json") for name in _SCENARIOS if (folder / f"{name}.json").is_file()]
+    if not found:
+        return (
+            "Scenarios are not measured yet: `make load LOAD='--out loadtest/results/load'` against one replica of a "
+            "quiet machine, then `.venv/bin/python -m loadtest.tables`, puts their table here.\n"
+        )
+    lines = [_machine(found[0]["machine_of_the_callers"]), "", "| scenario | models | verdict |", "|---|---|---|"]
+    for each in found:
+        models = ", ".join(f"{model['name']} {model['precision']}" for model in each["models"])
+        lines.append(f"| {each['scenario']} | {models} | {each['verdict']['sentence']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _peers(file: Path) -> str:
+    if not file.is_file():
+        return (
+            "Peers are not measured yet: `make peers` on a quiet machine, then `.venv/bin/python -m loadtest.tables`, "
+            "puts their tables here.\n"
+        )
+    return "\n".join(_peer_table(name, found) for name, found in _read(file).items())
+
+
+def _peer_table(name: str, found: dict[str, Any]) -> str:
+    heads = ("calls/s", "spread", "Headwaiter ÷", "one caller, p50", "p95 at 80 %", "memory", "start")
+    lines = [f"**{name}**, p99 within {found['p99_limit_ms']:g} ms; {_machine(found['machine'])}", ""]
+    lines += [f"| {' | '.join(('served by', *heads))} |", "|---" * (len(heads) + 1) + "|"]
+    for row in found["rows"]:
+        times = (
+            "–" if row["times_as_much"] is None else f"{row['times_as_much']:.2f} (spread {row['times_spread']:.2f})"
+        )
+        usual = "–" if row["usual_p95_ms"] is None else f"{row['usual_p95_ms']:.0f} ms"
+        cells = (f"{row['rate']:.1f}", f"{row['rate_spread']:.2f}", times, f"{row['alone_p50_ms']:.1f} ms", usual)
+        last = (f"{row['memory_mb']:.0f} MB", f"{row['started_seconds']:.1f} s")
+        lines.append(f"| {' | '.join((row['entrant'], *cells, *last))} |")
+    lines += ["", *(f"- {row['entrant']}: {row['settings']}" for row in found["rows"])]
+    for each in found["targets"]:
+        lines.append(f"- target, {each['target']}: {each['wanted']}, measured {each['measured']}: {each['result']}")
+    return "\n".join(lines) + "\n"
+
+
+def _machine(about: dict[str, Any]) -> str:
+    return f"{about['cores']} × {about['cpu']}"
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    README.write_text(_BLOCK.sub(lambda _: tables(), README.read_text(encoding="utf-8")), encoding="utf-8")
