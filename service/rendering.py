@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from service import scaling
 from service.config import CATALOG, Model, Service
 from service.package import MANIFEST, Package, digest
 
@@ -113,16 +114,27 @@ def _largest_message(model: Model) -> int:
 
 
 def _scale(model: Model) -> Rendered:
-    if model.autoscale is None:
+    scale = model.autoscale
+    if scale is None:
         return {"num_replicas": model.least_replicas}
     return {
         "num_replicas": "auto",
         "autoscaling_config": {
-            "min_replicas": model.autoscale.min,
-            "max_replicas": model.autoscale.max,
-            "target_ongoing_requests": max(1.0, model.autoscale.target * model.rows),
-            "upscale_delay_s": 10,
-            "downscale_delay_s": 300,
+            "min_replicas": scale.min,
+            "initial_replicas": model.least_replicas,
+            "max_replicas": scale.max,
+            "metrics_interval_s": scaling.REPORT_SECONDS,
+            "look_back_period_s": scaling.LOOK_BACK_SECONDS,
+            "upscale_delay_s": scaling.GROW_SECONDS,
+            "downscale_delay_s": 0,  # the policy itself waits until fewer are enough
+            "policy": {
+                "policy_function": "service.scaling:RowsPolicy",
+                "policy_kwargs": {
+                    "target": scale.target,
+                    "patience_seconds": model.limits.wait_ms / 1e3 / 2,  # half of what is refused
+                    "shrink_seconds": scale.shrink_s,
+                },
+            },
         },
     }
 

@@ -125,12 +125,12 @@ def test_a_gpu_is_used_only_where_one_is_asked_for(folder: Path, device: str, gp
     [
         ({}, {"num_replicas": 1}),
         ({"replicas": 3}, {"num_replicas": 3}),
-        ({"autoscale": {"max": 8}}, {"min_replicas": 1, "max_replicas": 8, "target_ongoing_requests": 0.7 * 64}),
+        ({"autoscale": {"max": 8}}, {"min_replicas": 1, "max_replicas": 8, "target": 0.7, "shrink_seconds": 300}),
         (
-            {"autoscale": {"min": 2, "max": 8, "target": 0.5}, "rows": 16},
-            {"min_replicas": 2, "max_replicas": 8, "target_ongoing_requests": 8},
+            {"autoscale": {"min": 2, "max": 8, "target": 0.5, "shrink_s": 60}, "limits": {"wait_ms": 500}},
+            {"min_replicas": 2, "target": 0.5, "patience_seconds": 0.25, "shrink_seconds": 60},
         ),
-        ({"autoscale": {"max": 8, "target": 0.1}, "rows": 1}, {"target_ongoing_requests": 1}),
+        ({"autoscale": {"min": 0, "max": 8}}, {"min_replicas": 0, "initial_replicas": 1}),
         ({"resources": {"cpus": 2}}, {"num_cpus": 2, "num_gpus": 0}),
         ({}, {"max_ongoing_requests": 10_000, "max_queued_requests": -1}),
         ({}, {"max_surge_percent": 25}),
@@ -140,7 +140,9 @@ def test_a_gpu_is_used_only_where_one_is_asked_for(folder: Path, device: str, gp
 def test_options(folder: Path, model: dict[str, Any], options: dict[str, Any]) -> None:
     deployment = _deployment(_render(folder, **model), "one")
 
-    flat = {**deployment, **deployment["ray_actor_options"], **deployment.get("autoscaling_config", {})}
+    scaling = deployment.get("autoscaling_config", {})
+    policy = scaling.get("policy", {}).get("policy_kwargs", {})
+    flat = {**deployment, **deployment["ray_actor_options"], **scaling, **policy}
     assert {key: flat[key] for key in options} == pytest.approx(options)
 
 
