@@ -146,6 +146,18 @@ def test_options(folder: Path, model: dict[str, Any], options: dict[str, Any]) -
     assert {key: flat[key] for key in options} == pytest.approx(options)
 
 
+def test_a_cluster_has_packages_and_keys_elsewhere(folder: Path) -> None:
+    file = write_config(folder / "serve.yaml", {**BASE, "auth": {"keys": "keys.txt"}})
+    there = ["--models-at", "/models", "--keys-at", "/etc/headwaiter/keys.txt"]
+
+    result = CliRunner().invoke(_commands(), ["serve", str(file), "--render", *there])
+
+    applications = _applications(yaml.safe_load(result.stdout))
+    assert applications["one"]["args"]["folder"] == "/models/one/1/fp32"
+    assert {each["args"]["keys"] for each in applications.values()} == {"/etc/headwaiter/keys.txt"}
+    assert CliRunner().invoke(_commands(), ["serve", str(file), *there]).exit_code == 2
+
+
 def test_larger_messages_than_allowed_still_reach_our_own_refusal(folder: Path) -> None:
     application = _applications(_render(folder, limits={"message_mb": 3}))["one"]
 
