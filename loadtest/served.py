@@ -73,14 +73,19 @@ def write(file: Path, ports: dict[str, int], models: dict[str, Any], **more: Any
 
 @contextmanager
 def serving(
-    folder: Path, models: dict[str, Any], *, program: Sequence[str] | None = None, **more: Any
+    folder: Path,
+    models: dict[str, Any],
+    *,
+    program: Sequence[str] | None = None,
+    python: Path = Path(sys.executable),
+    **more: Any,
 ) -> Iterator[Service]:
     """A service that answers; at the end it has gone, and all its processes. `program` in place of `headwaiter serve`
-    is given the file, and `local`."""
+    is given the file, and `local`; `python` is of the environment whose `headwaiter` serves."""
     file, ports = folder / "serve.yaml", free_ports("grpc", "http", "metrics")
     write(file, ports, models, **more)
     process = subprocess.Popen(
-        _command(file) if program is None else [*program[:-1], str(file), "local", program[-1]],
+        _command(file, python) if program is None else [*program[:-1], str(file), "local", program[-1]],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -112,8 +117,8 @@ def _await_start(service: Service, ready: threading.Event) -> None:
         assert time.monotonic() < deadline, f"the service did not start:\n{said}"
 
 
-def _command(file: Path) -> list[str]:
-    return [str(Path(sys.executable).parent / "headwaiter"), "serve", str(file)]
+def _command(file: Path, python: Path = Path(sys.executable)) -> list[str]:
+    return [str(python.with_name("headwaiter")), "serve", str(file)]
 
 
 def free_ports(*names: str) -> dict[str, int]:

@@ -45,3 +45,14 @@ def _running() -> set[str]:
 
     applications: dict[str, Any] = serve.status().applications
     return {name for name, app in applications.items() if app.status == "RUNNING"}
+
+
+def replicas_wanted() -> dict[str, int]:
+    """By application: how many Serve means to have of its model."""
+    from ray.serve.context import _get_global_client
+
+    client: Any = _get_global_client()
+    return {
+        name: sum(each["target_num_replicas"] for each in application["deployments"].values())
+        for name, application in client.get_serve_details()["applications"].items()
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 
 
 def main() -> None:
@@ -21,5 +22,6 @@ def main() -> None:
     )
     app.callback()(lambda: None)
     for group in entry_points(group="headwaiter.commands"):
-        group.load()(app)
+        if find_spec(group.module.partition(".")[0]):  # a serving image has no `export`
+            group.load()(app)
     app()

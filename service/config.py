@@ -74,11 +74,13 @@ class Resources(_Section):
 
 
 class Autoscale(_Section):
-    """How many replicas, and the share of its rows that each should have in use."""
+    """How many replicas, the share of its rows that each should have in use, and for how many seconds fewer must have
+    been enough before there are fewer. With `min` 0 the last one leaves too, and comes back with the next call."""
 
-    min: Count = 1
+    min: int = Field(default=1, ge=0)
     max: Count
     target: float = Field(default=0.7, gt=0, le=1)
+    shrink_s: float = Field(default=300, gt=0)
 
     @model_validator(mode="after")
     def _min_below_max(self) -> Self:
@@ -112,7 +114,8 @@ class Model(_Section):
 
     @property
     def least_replicas(self) -> int:
-        return self.autoscale.min if self.autoscale else self.replicas or 1
+        """Those that it begins with: at least one, which shows that the model can be served."""
+        return max(1, self.autoscale.min) if self.autoscale else self.replicas or 1
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

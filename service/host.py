@@ -14,6 +14,7 @@ from service.ingress.grpc import Servicer
 from service.ingress.health import Health
 from service.ingress.verbs import open_verbs
 from service.keys import KeyFile
+from service.load import LoadGauge
 from service.model import Options, open_with
 from service.package import MANIFEST, PackageError, digest, open_package
 
@@ -75,6 +76,7 @@ class ModelHost(Servicer, Health):
             message_mb=limits.message_mb,
             local=args.local,
         )
+        self.load = LoadGauge(self.model.engine)
         metrics.describe(
             version=manifest.version,
             task=manifest.task,

@@ -26,7 +26,6 @@ _PHASES: dict[str, Phase] = {"RUNNING": "ready", "DEPLOY_FAILED": "failed", "UNH
 _POLL_SECONDS = 0.2
 _DRAIN_SECONDS = 90
 _ANSWER_SECONDS = 90  # for every application to answer through the proxy
-_PROBE_SECONDS = 2
 _LISTENER_SECONDS = 10
 _HAPROXY = Path("/tmp/haproxy-serve")  # where Serve keeps a folder for each node
 _HAPROXY_SECONDS = 5
@@ -153,28 +152,16 @@ class Cluster:
 def await_answers(service: Service, names: Iterable[str]) -> None:
     """Every application answers through the proxy. Serve calls the proxy ready as soon as its fallback is, also while
     it is being reloaded; a call that is lost in between is ours, and is made again."""
+    from service.probe import failures
+
     host = service.config.http.host
     address = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{service.config.grpc.port}"
     deadline = time.monotonic() + _ANSWER_SECONDS
     for name in names:
-        while not _answers(address, name):
+        while failures(address, [name]):
             if time.monotonic() > deadline:
                 raise LaunchError(f"{name} runs and does not answer at {address}.")
             time.sleep(_POLL_SECONDS)
-
-
-def _answers(address: str, application: str) -> bool:
-    import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-    with grpc.insecure_channel(address) as channel:
-        try:
-            health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(), timeout=_PROBE_SECONDS, metadata=[("application", application)]
-            )
-        except grpc.RpcError:
-            return False
-    return True
 
 
 def _told(details: dict[str, Any] | None) -> Rendered:

@@ -7,8 +7,11 @@ must reach a replica is in its model's args, and nothing else is.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from service import scaling
 from service.config import CATALOG, Model, Service
 from service.package import MANIFEST, Package, digest
 
@@ -31,19 +34,38 @@ _LIFE = {
 }
 
 
-def render(service: Service) -> Rendered:
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Where the nodes of a cluster have what is elsewhere on this machine; None is the same place."""
+
+    models: Path | None = None
+    keys: Path | None = None
+
+    def folder(self, package: Package) -> str:
+        """In `models` as everywhere: NAME/VERSION/PRECISION."""
+        found = package.folder.resolve()
+        return str(found if self.models is None else self.models.joinpath(*found.parts[-3:]))
+
+    def key_file(self, service: Service) -> str | None:
+        return str(self.keys or service.keys) if service.keys else None
+
+
+HERE = Nodes()
+
+
+def render(service: Service, nodes: Nodes = HERE) -> Rendered:
     config = service.config
-    models = [_model(service, name, model) for name, model in config.models.items()]
+    models = [_model(service, nodes, name, model) for name, model in config.models.items()]
     return {
         "proxy_location": "EveryNode",
         "http_options": {"host": config.http.host, "port": config.http.port},
         "grpc_options": {"port": config.grpc.port, "grpc_servicer_functions": SERVICERS},
         "logging_config": {"encoding": "JSON", "enable_access_log": False},
-        "applications": [_catalog(service), *models],
+        "applications": [_catalog(service, nodes), *models],
     }
 
 
-def _catalog(service: Service) -> Rendered:
+def _catalog(service: Service, nodes: Nodes) -> Rendered:
     """At `/`: what no model's prefix takes is answered here, so a wrong path gets our own error."""
     manifests = {name: package.manifest for name, package in service.packages.items()}
     models = [{"name": name, "task": each.task, "version": each.version} for name, each in manifests.items()]
@@ -51,7 +73,12 @@ def _catalog(service: Service) -> Rendered:
         "name": CATALOG,
         "route_prefix": "/",
         "import_path": "service.app:catalog",
-        "args": {"models": models, "local": service.is_local, "keys": _keys(service), "metrics": _metrics(service)},
+        "args": {
+            "models": models,
+            "local": service.is_local,
+            "keys": nodes.key_file(service),
+            "metrics": _metrics(service),
+        },
         "deployments": [
             {
                 "name": CATALOG,
@@ -65,30 +92,30 @@ def _catalog(service: Service) -> Rendered:
     }
 
 
-def _model(service: Service, name: str, model: Model) -> Rendered:
+def _model(service: Service, nodes: Nodes, name: str, model: Model) -> Rendered:
     return {
         "name": name,
         "route_prefix": f"/models/{name}",
         "import_path": "service.app:model",
         "runtime_env": {"env_vars": {"RAY_SERVE_GRPC_MAX_MESSAGE_SIZE": str(_largest_message(model))}},
-        "args": _args(service, name, model),
+        "args": _args(service, nodes, name, model),
         "deployments": [{"name": "model", **_scale(model), **_resources(model), **_ADMISSION, **_LIFE}],
     }
 
 
-def _args(service: Service, name: str, model: Model) -> Rendered:
+def _args(service: Service, nodes: Nodes, name: str, model: Model) -> Rendered:
     package = service.packages[name]
     limits = model.limits.model_dump()
     return {
         "name": name,
-        "folder": str(package.folder.resolve()),
+        "folder": nodes.folder(package),
         "fingerprint": _fingerprint(package),
         "device": model.device if model.resources.gpus else "cpu",
         "threads": math.ceil(model.resources.cpus),
         "rows": model.rows,
         "limits": {**limits, "beams": min(limits["beams"], model.rows)},
         "local": service.is_local,
-        "keys": _keys(service),
+        "keys": nodes.key_file(service),
         "metrics": _metrics(service),
     }
 
@@ -103,26 +130,33 @@ def _metrics(service: Service) -> Rendered:
     return {"host": service.config.http.host, "port": service.config.metrics.port}
 
 
-def _keys(service: Service) -> str | None:
-    return str(service.keys) if service.keys else None
-
-
 def _largest_message(model: Model) -> int:
     """Twice what is allowed: gRPC refuses what is larger before it reaches us, we refuse the rest in our own words."""
     return 2 * model.limits.message_mb * _MB
 
 
 def _scale(model: Model) -> Rendered:
-    if model.autoscale is None:
+    scale = model.autoscale
+    if scale is None:
         return {"num_replicas": model.least_replicas}
     return {
         "num_replicas": "auto",
         "autoscaling_config": {
-            "min_replicas": model.autoscale.min,
-            "max_replicas": model.autoscale.max,
-            "target_ongoing_requests": max(1.0, model.autoscale.target * model.rows),
-            "upscale_delay_s": 10,
-            "downscale_delay_s": 300,
+            "min_replicas": scale.min,
+            "initial_replicas": model.least_replicas,
+            "max_replicas": scale.max,
+            "metrics_interval_s": scaling.REPORT_SECONDS,
+            "look_back_period_s": scaling.LOOK_BACK_SECONDS,
+            "upscale_delay_s": scaling.GROW_SECONDS,
+            "downscale_delay_s": 0,  # the policy itself waits until fewer are enough
+            "policy": {
+                "policy_function": "service.scaling:RowsPolicy",
+                "policy_kwargs": {
+                    "target": scale.target,
+                    "patience_seconds": model.limits.wait_ms / 1e3 / 2,  # half of what is refused
+                    "shrink_seconds": scale.shrink_s,
+                },
+            },
         },
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import ray
 from fastapi import FastAPI
 from ray import serve
 
-from service.catalog import NAME, Catalog
+from service.catalog import NAME, Catalog, replicas_wanted
 from service.host import HostArgs, ModelHost
 from service.ingress.http.catalog import build_catalog_app
 from service.ingress.http.model import build_app
@@ -20,7 +21,8 @@ from service.keys import KeyFile
 from service.logs import setup_logs
 from service.metrics import Metrics, open_metrics
 
-_OBSERVE_EVERY = 1.0  # seconds
+_OBSERVE_SECONDS = 1.0
+_COUNT_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -30,6 +32,15 @@ def _open_node(name: str, host: str, port: int) -> Metrics:
     session = Path(context.get_temp_dir(), context.get_session_name())
     setup_logs(file=session / "logs" / "serve" / f"requests_{name}_{os.getpid()}.log")
     return open_metrics(session / "headwaiter-metrics", port, host=host)
+
+
+async def _keep_observing(observe: Callable[[], Awaitable[None]], seconds: float) -> None:
+    while True:
+        try:
+            await observe()
+        except Exception:  # counting must not end, nor end anything else
+            _LOG.exception("what goes on could not be observed")
+        await asyncio.sleep(seconds)
 
 
 @serve.ingress()
@@ -43,7 +54,8 @@ class ModelReplica(ModelHost):
         self._observing: asyncio.Task[None] | None = None
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
-        self._observing = asyncio.get_running_loop().create_task(self._observe())
+        observing = _keep_observing(self._observe, _OBSERVE_SECONDS)
+        self._observing = asyncio.get_running_loop().create_task(observing)
         return await build_app(
             self.endpoint, ready=self.is_ready, needs_key=self._needs_key, message_mb=self._message_mb
         )
@@ -52,13 +64,12 @@ class ModelReplica(ModelHost):
         if not self.is_ready():
             raise RuntimeError(f"the engine of {self.name} has ended; the replica has to be replaced")
 
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Asked by Serve every `scaling.REPORT_SECONDS` where the model is autoscaled."""
+        return self.load.read()
+
     async def _observe(self) -> None:
-        while True:
-            try:
-                self.observe()
-            except Exception:  # counting must not end, nor end anything else
-                _LOG.exception("the engine could not be observed")
-            await asyncio.sleep(_OBSERVE_EVERY)
+        self.observe()
 
     def __del__(self) -> None:
         """Called once, after the last request was answered."""
@@ -74,12 +85,24 @@ class CatalogReplica(Catalog):
         self._page = _open_node(NAME, **args["metrics"])
         self._metrics = self._page.of(NAME)
         self._metrics.ready(True)
+        self._of_models = {each["name"]: self._page.of(each["name"]) for each in args["models"]}
+        self._observing: asyncio.Task[None] | None = None
         keys = args.get("keys")
         super().__init__(args["models"], KeyFile(keys) if keys else None, self._metrics, local=args["local"])
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
+        observing = _keep_observing(self._observe, _COUNT_SECONDS)
+        self._observing = asyncio.get_running_loop().create_task(observing)
         return build_catalog_app(self.endpoint, names=self.names, ready=self.is_ready)
 
+    async def _observe(self) -> None:
+        wanted = await asyncio.to_thread(replicas_wanted)
+        for name, metrics in self._of_models.items():
+            metrics.wanted(wanted.get(name, 0))
+
     def __del__(self) -> None:
-        self._metrics.close()
+        if self._observing is not None:
+            self._observing.cancel()
+        for metrics in (self._metrics, *self._of_models.values()):
+            metrics.close()
         self._page.close()

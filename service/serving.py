@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -25,6 +26,7 @@ Render = Callable[["Service"], dict[str, Any]]
 
 def add_commands(app: typer.Typer) -> None:
     app.command("serve")(serve_command)
+    app.command("fetch")(fetch_command)
     app.command("key")(key_command)
 
 
@@ -34,6 +36,12 @@ def serve_command(
         bool, typer.Option("--cluster", help="On the Ray that runs already; returns when ready.")
     ] = False,
     rendered: Annotated[bool, typer.Option("--render", help="Print Ray's own config and deploy nothing.")] = False,
+    models_at: Annotated[
+        Path | None, typer.Option(help="With --render: the folder of model packages on the cluster's nodes.")
+    ] = None,
+    keys_at: Annotated[
+        Path | None, typer.Option(help="With --render: the file of keys on the cluster's nodes.")
+    ] = None,
 ) -> None:
     """Serve models over gRPC and HTTP, on a Ray of their own.
 
@@ -46,11 +54,39 @@ def serve_command(
 
       headwaiter serve serve.yaml --cluster
 
-      headwaiter serve serve.yaml --render > serveConfigV2.yaml
+      headwaiter serve serve.yaml --render --models-at /models > serveConfigV2.yaml
     """
-    from service.rendering import render
+    from service.rendering import Nodes, render
 
-    serve(file, render, mode="render" if rendered else "cluster" if cluster else "local")
+    if (models_at or keys_at) and not rendered:
+        Voice().fail("--models-at and --keys-at are for --render; serve.yaml says where things are on this machine.", 2)
+    serve(
+        file,
+        partial(render, nodes=Nodes(models_at, keys_at)),
+        mode="render" if rendered else "cluster" if cluster else "local",
+    )
+
+
+def fetch_command(
+    store: Annotated[str, typer.Argument(help="A folder, or an address that files can be fetched from.")],
+    packages: Annotated[list[str], typer.Argument(help="NAME/VERSION/PRECISION, one or more.")],
+    to: Annotated[Path, typer.Option(help="Where packages are kept.")] = Path("models"),
+) -> None:
+    """Fetch model packages, and hold every file against its hash. What is there already and whole is left.
+
+    Examples:
+
+      headwaiter fetch https://store.example/models opus-mt-zh-en/1/int8 --to /models
+    """
+    from service.fetching import FetchError, fetch
+
+    voice = Voice()
+    try:
+        fetched = fetch(store, packages, to)
+    except FetchError as error:
+        voice.fail(str(error), 2)
+    for name in packages:
+        voice.say(f"{name} ({'fetched' if name in fetched else 'was there'})")
 
 
 def key_command(

@@ -40,6 +40,7 @@ class ModelMetrics:
         self._output_tokens = self._numbers(table.OUTPUT_TOKENS)[()]
         self._images = self._numbers(table.IMAGES)[()]
         self._ready = self._numbers(table.READY)[()]
+        self._wanted = self._numbers(table.WANTED)
         self._info = self._numbers(table.INFO)
         self._counted = {name: self._numbers(metric) for name, metric in table.COUNTED.items()}
         self._gauged = {name: self._numbers(metric) for name, metric in table.GAUGED.items()}
@@ -70,6 +71,9 @@ class ModelMetrics:
 
     def ready(self, is_ready: bool) -> None:
         self._ready.set(is_ready)
+
+    def wanted(self, replicas: int) -> None:
+        self._wanted[()].set(replicas)
 
     def observe_engine(self, snapshot: Mapping[str, float]) -> None:
         """Takes `Meters.snapshot()`, and beside it whatever else `table.GAUGED` names."""

@@ -53,6 +53,7 @@ INPUT_TOKENS = _counter("input_tokens", "Tokens read for answered requests.")
 OUTPUT_TOKENS = _counter("output_tokens", "Tokens written for answered requests.")
 IMAGES = _counter("images", "Images read or made for answered requests.")
 READY = _sum("ready", "Replicas that are loaded and warmed up.")
+WANTED = _largest("replicas_wanted", "Replicas that there should be.")
 INFO = _largest("model_info", "What is served; always 1.", "version", "task", "family", "precision", "device")
 
 COUNTED = {
@@ -84,7 +85,7 @@ COUNTED_PER_REQUEST = frozenset({"input_tokens", "output_tokens"})
 
 TABLE = (
     *(REQUESTS, REQUEST_SECONDS, STAGE_SECONDS, FIRST_TOKEN, BETWEEN_TOKENS),
-    *(INPUT_TOKENS, OUTPUT_TOKENS, IMAGES, READY, INFO),
+    *(INPUT_TOKENS, OUTPUT_TOKENS, IMAGES, READY, WANTED, INFO),
     *COUNTED.values(),
     *GAUGED.values(),
 )

@@ -43,7 +43,7 @@ def test_everything_that_can_be_said(file: Path) -> None:
             precision: int8
             device: cuda
             resources: {cpus: 0.5, gpus: 0.25}
-            autoscale: {min: 2, max: 8, target: 0.5}
+            autoscale: {min: 2, max: 8, target: 0.5, shrink_s: 60}
             rows: 16
             limits: {wait_ms: 10, text: 20, new_tokens: 30, beams: 4, pixels: 50, images: 70, message_mb: 60}
     """
@@ -133,6 +133,9 @@ WRONG = [
     (_tiny("replicas: 2, autoscale: {max: 3}"), "models.tiny has both replicas and autoscale; keep one of the two"),
     (_tiny("autoscale: {min: 1}"), "models.tiny.autoscale.max is missing"),
     (_tiny("autoscale: {min: 4, max: 2}"), "models.tiny.autoscale has min 4 and max 2; min must not be more than max"),
+    (_tiny("autoscale: {min: -1, max: 2}"), "models.tiny.autoscale.min is -1; it must be at least 0"),
+    (_tiny("autoscale: {min: 0, max: 0}"), "models.tiny.autoscale.max is 0; it must be at least 1"),
+    (_tiny("autoscale: {max: 2, shrink_s: 0}"), "models.tiny.autoscale.shrink_s is 0; it must be more than 0"),
     (_tiny("autoscale: {max: 2, target: 70}"), "models.tiny.autoscale.target is 70; it must be at most 1"),
     (_tiny("rows: 2.5"), "models.tiny.rows is 2.5; it must be a whole number"),
     (_tiny("rows: true"), "models.tiny.rows is true; it must be a whole number"),

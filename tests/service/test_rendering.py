@@ -125,12 +125,12 @@ def test_a_gpu_is_used_only_where_one_is_asked_for(folder: Path, device: str, gp
     [
         ({}, {"num_replicas": 1}),
         ({"replicas": 3}, {"num_replicas": 3}),
-        ({"autoscale": {"max": 8}}, {"min_replicas": 1, "max_replicas": 8, "target_ongoing_requests": 0.7 * 64}),
+        ({"autoscale": {"max": 8}}, {"min_replicas": 1, "max_replicas": 8, "target": 0.7, "shrink_seconds": 300}),
         (
-            {"autoscale": {"min": 2, "max": 8, "target": 0.5}, "rows": 16},
-            {"min_replicas": 2, "max_replicas": 8, "target_ongoing_requests": 8},
+            {"autoscale": {"min": 2, "max": 8, "target": 0.5, "shrink_s": 60}, "limits": {"wait_ms": 500}},
+            {"min_replicas": 2, "target": 0.5, "patience_seconds": 0.25, "shrink_seconds": 60},
         ),
-        ({"autoscale": {"max": 8, "target": 0.1}, "rows": 1}, {"target_ongoing_requests": 1}),
+        ({"autoscale": {"min": 0, "max": 8}}, {"min_replicas": 0, "initial_replicas": 1}),
         ({"resources": {"cpus": 2}}, {"num_cpus": 2, "num_gpus": 0}),
         ({}, {"max_ongoing_requests": 10_000, "max_queued_requests": -1}),
         ({}, {"max_surge_percent": 25}),
@@ -140,8 +140,22 @@ def test_a_gpu_is_used_only_where_one_is_asked_for(folder: Path, device: str, gp
 def test_options(folder: Path, model: dict[str, Any], options: dict[str, Any]) -> None:
     deployment = _deployment(_render(folder, **model), "one")
 
-    flat = {**deployment, **deployment["ray_actor_options"], **deployment.get("autoscaling_config", {})}
+    scaling = deployment.get("autoscaling_config", {})
+    policy = scaling.get("policy", {}).get("policy_kwargs", {})
+    flat = {**deployment, **deployment["ray_actor_options"], **scaling, **policy}
     assert {key: flat[key] for key in options} == pytest.approx(options)
+
+
+def test_a_cluster_has_packages_and_keys_elsewhere(folder: Path) -> None:
+    file = write_config(folder / "serve.yaml", {**BASE, "auth": {"keys": "keys.txt"}})
+    there = ["--models-at", "/models", "--keys-at", "/etc/headwaiter/keys.txt"]
+
+    result = CliRunner().invoke(_commands(), ["serve", str(file), "--render", *there])
+
+    applications = _applications(yaml.safe_load(result.stdout))
+    assert applications["one"]["args"]["folder"] == "/models/one/1/fp32"
+    assert {each["args"]["keys"] for each in applications.values()} == {"/etc/headwaiter/keys.txt"}
+    assert CliRunner().invoke(_commands(), ["serve", str(file), *there]).exit_code == 2
 
 
 def test_larger_messages_than_allowed_still_reach_our_own_refusal(folder: Path) -> None:

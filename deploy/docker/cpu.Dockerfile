@@ -1,0 +1,33 @@
+# syntax=docker/dockerfile:1
+# The serving set alone: no torch, no transformers. Model packages are mounted at /models, or baked in: target `baked`.
+#   docker build -f deploy/docker/cpu.Dockerfile -t headwaiter:cpu .
+#   docker run -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:cpu
+
+FROM python:3.11.14-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/headwaiter
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY protos protos
+COPY service service
+RUN /opt/headwaiter/bin/pip install -c constraints.txt '.[serve,cpu]'
+
+FROM python:3.11.14-slim-bookworm AS serve
+RUN useradd --uid 1000 --create-home headwaiter && install -d -o headwaiter /models /etc/headwaiter
+COPY --from=build /opt/headwaiter /opt/headwaiter
+ENV PATH=/opt/headwaiter/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    RAY_SERVE_ENABLE_HA_PROXY=1 \
+    RAY_SERVE_THROUGHPUT_OPTIMIZED=1 \
+    RAY_USAGE_STATS_ENABLED=0
+USER 1000
+WORKDIR /home/headwaiter
+EXPOSE 8000 9000 8080
+CMD ["headwaiter", "serve", "/etc/headwaiter/serve.yaml"]
+
+# The packages in the image: `--target baked`.
+FROM serve AS baked
+COPY --chown=1000 models /models
+
+# What is built unless told otherwise.
+FROM serve

@@ -1,0 +1,40 @@
+"""The expressions of the dashboard and of the alerts, and the metrics that they name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import promql_parser
+import yaml
+
+from deploy.observability.dashboard import BOARD, FILE
+
+ALERTS = FILE.with_name("alerts.yaml")
+RULES: dict[str, Any] = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["spec"]
+RULE_LIST: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+def filled_in(expression: str, seconds: int = 60) -> str:
+    """As Grafana sends it, for all models."""
+    return expression.replace("$__rate_interval", f"{seconds}s").replace("$model", ".+")
+
+
+PANELS = {
+    f"{panel.title}: {legend}": curve
+    for row in BOARD.values()
+    for panel in row
+    for legend, curve in panel.curves.items()
+}
+RULE_EXPRESSIONS = {rule.get("alert") or rule["record"]: rule["expr"] for rule in RULE_LIST}
+EXPRESSIONS = {**PANELS, **RULE_EXPRESSIONS}
+
+
+def metrics_in(expression: str) -> set[str]:
+    found: set[str] = set()
+
+    def visit(node: object) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            found.add(node.name)
+
+    promql_parser.walk(promql_parser.parse(filled_in(expression)), visit)
+    return found
