@@ -67,7 +67,7 @@ def _peer_table(name: str, found: dict[str, Any]) -> str:
 
 
 def _machine(about: dict[str, Any]) -> str:
-    return f"{about['cores']} × {about['cpu']}"
+    return f"{about['cores']} × {about['cpu']} ({about['vectors']})"
 
 
 def _read(file: Path) -> Any:

@@ -13,25 +13,39 @@ from service.package import Precision
 
 MODEL = "opus-mt-zh-en"
 _WARM_UP = 4  # sentences
+_FEWEST_ROWS = 64
 
 
 class Headwaiter:
-    def __init__(self, precision: Precision, threads: int) -> None:
-        from service import open_model
+    """A row for each sentence that may be on its way, or for each of its beams."""
 
-        self._model = open_model(Path("models") / MODEL, precision=precision, threads=threads)
-        self._rows, self._threads = self._model.task.engine.meters.rows, threads
+    def __init__(self, precision: Precision, threads: int) -> None:
+        self._precision, self._threads = precision, threads
+        self._model: Any = None
+        self._rows = 0
 
     def prepare(self, task: Task) -> str:
+        self._open(max(_FEWEST_ROWS, task["at_once"] * task["beams"]))
         self.play(task | {"texts": task["texts"][:_WARM_UP]})
         return f"{self._threads} threads, {self._rows} rows"
 
     def play(self, task: Task) -> list[str]:
         texts, at_once = task["texts"], task["at_once"]
-        chunk = len(texts) if at_once >= self._rows else at_once  # beyond its rows the engine makes them wait itself
+        full = at_once * task["beams"] >= self._rows
+        chunk = len(texts) if full else at_once  # beyond its rows the engine makes them wait itself
         parts = (texts[i : i + chunk] for i in range(0, len(texts), chunk))
         how = {"beams": task["beams"], "early_stopping": True}  # CTranslate2 stops like this
         return [words.text for part in parts for words in self._model.translate(part, **how)]
+
+    def _open(self, rows: int) -> None:
+        from service import open_model
+
+        if rows == self._rows:
+            return
+        if self._model is not None:
+            self._model.close()
+        self._model = open_model(Path("models") / MODEL, precision=self._precision, threads=self._threads, rows=rows)
+        self._rows = rows
 
 
 class CTranslate2:

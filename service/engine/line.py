@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from service.engine.jobs import ClosedError, Job, QueueFullError
@@ -32,6 +34,8 @@ class Line(Generic[J]):
         self.is_closed = False
         self.drains = True
         self._most = most
+        self._soonest = math.inf  # of the deadlines in line
+        self._someone_left = False
 
     def work_beyond(self, room: int) -> float:
         """Of those who cannot start at the next turn, because so many others can."""
@@ -46,6 +50,8 @@ class Line(Generic[J]):
                 self.meters.refused += 1
                 raise QueueFullError(f"{self._most} requests are waiting already")
             job.work = work
+            job.future.add_done_callback(self._note_leaving)
+            self._soonest = min(self._soonest, math.inf if job.deadline is None else job.deadline)
             self.meters.accepted += 1
             self.jobs.append(job)
             self._count(self.work + work)
@@ -61,9 +67,14 @@ class Line(Generic[J]):
         self._count(sum(job.work for job in self.jobs))
 
     def drop_dead(self) -> None:
+        """Looks through the line only when somebody may have left it: it is asked at every turn, and may be long."""
         now = time.monotonic()
+        if not self._someone_left and now < self._soonest:
+            return
         with self.changed:
+            self._someone_left = False  # before looking: who leaves from now on is seen next time
             alive = [job for job in self.jobs if not job.is_dead(now)]
+            self._soonest = min((job.deadline for job in alive if job.deadline is not None), default=math.inf)
             if len(alive) < len(self.jobs):
                 self.meters.cancelled += len(self.jobs) - len(alive)
                 self.keep(alive)
@@ -82,6 +93,9 @@ class Line(Generic[J]):
                 for job in self.jobs:
                     job.fail(ClosedError(CLOSED))
                 self.keep(())
+
+    def _note_leaving(self, future: Future[Any]) -> None:
+        self._someone_left |= future.cancelled()
 
     def _count(self, work: float) -> None:
         self.work, self.meters.waiting = work, len(self.jobs)

@@ -120,7 +120,7 @@ def test_tables_hold_what_was_measured(tmp_path: Path) -> None:
     whole = {OPUS.name: content(OPUS, everyone, ROUNDS, 15.0, 0.1)}
     (tmp_path / "peers.json").write_text(json.dumps(whole))
     (tmp_path / "load").mkdir()
-    machine = {"cores": 2, "cpu": "a chip"}
+    machine = {"cores": 2, "cpu": "a chip", "vectors": "avx2"}
     ramp = {"scenario": "ramp", "models": [{"name": "opus", "precision": "int8"}], "verdict": {"sentence": "It holds."}}
     (tmp_path / "load" / "ramp.json").write_text(json.dumps(ramp | {"machine_of_the_callers": machine}))
     found = tables.tables(tmp_path)
