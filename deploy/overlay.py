@@ -1,8 +1,8 @@
 """`python -m deploy.overlay NAME [--apply]`: an overlay of deploy/k8s from its serve.yaml, checked before anything is
 applied.
 
-Writes the overlay's serveConfigV2.yaml and packages.env and prints the manifests; with `--apply` it applies them, if
-every secret that they need is there. What is wrong is told in one sentence (exit 2), and what runs goes on.
+Writes the overlay's serveConfigV2.yaml, packages.env and envoy.yaml and prints the manifests; with `--apply` it applies
+them, if every secret that they need is there. What is wrong is told in one sentence (exit 2), and what runs goes on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from typing import Any
 
 import yaml
 
+from deploy.gateway import settings as gateway
+from deploy.gateway.envoy import envoy
 from service.config import ConfigError, Service, load
 from service.package import PackageError, verify
 from service.rendering import Nodes, render
 
+GATEWAY = "gateway.yaml"
 K8S = Path(__file__).with_name("k8s")
 ON_NODES = Nodes(models=Path("/models"), keys=Path("/etc/headwaiter/keys.txt"))
 
@@ -32,6 +35,8 @@ def write(folder: Path, store: str = "/store") -> None:
     service = _checked(folder / "serve.yaml")
     rendered = yaml.safe_dump(render(service, ON_NODES), sort_keys=False, allow_unicode=True)
     packages = " ".join(sorted({"/".join(each.folder.resolve().parts[-3:]) for each in service.packages.values()}))
+    if (folder / GATEWAY).exists():
+        (folder / "envoy.yaml").write_text(_envoy(folder / GATEWAY, service), encoding="utf-8")
     (folder / "serveConfigV2.yaml").write_text(rendered, encoding="utf-8")
     (folder / "packages.env").write_text(f"STORE={store}\nPACKAGES={packages}\n", encoding="utf-8")
 
@@ -49,6 +54,15 @@ def _checked(file: Path) -> Service:
     if service.is_local:
         raise OverlayError(f"{file}: http.host is 127.0.0.1, where no other pod could call; it must be 0.0.0.0.")
     return service
+
+
+def _envoy(file: Path, service: Service) -> str:
+    try:
+        settings = gateway.load(file)
+    except gateway.GatewayError as error:
+        raise OverlayError(str(error)) from error
+    tasks = {name: package.manifest.task for name, package in service.packages.items()}
+    return yaml.safe_dump(envoy(settings, tasks), sort_keys=False)
 
 
 def manifests(folder: Path) -> list[dict[str, Any]]:

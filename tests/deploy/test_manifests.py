@@ -163,6 +163,30 @@ def test_gpus(documents: Callable[[str], list[Document]]) -> None:
     }
 
 
+def test_the_gateway_is_told_where_things_are(documents: Callable[[str], list[Document]]) -> None:
+    found = documents("cpu")
+    (config,) = (
+        yaml.safe_load(each["data"]["envoy.yaml"])
+        for each in of_kind(found, "ConfigMap")
+        if "envoy.yaml" in each["data"]
+    )
+    (service,) = of_kind(found, "RayService")
+    serve = service["spec"]["serveService"]
+    called = {
+        (place["address"], place["port_value"])
+        for cluster in config["static_resources"]["clusters"]
+        for group in cluster["load_assignment"]["endpoints"]
+        for place in (each["endpoint"]["address"]["socket_address"] for each in group["lb_endpoints"])
+    }
+    assert called == {(serve["metadata"]["name"], port["port"]) for port in serve["spec"]["ports"]}
+    (pod,) = (each["spec"]["template"]["spec"] for each in of_kind(found, "Deployment"))
+    (listener,) = config["static_resources"]["listeners"]
+    assert pod["containers"][0]["ports"][0]["containerPort"] == listener["address"]["socket_address"]["port_value"]
+    mounted = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    context = listener["filter_chains"][0]["transport_socket"]["typed_config"]["common_tls_context"]
+    assert str(Path(context["tls_certificates"][0]["private_key"]["filename"]).parent) in mounted
+
+
 def test_a_head_that_dies_is_remembered(documents: Callable[[str], list[Document]]) -> None:
     for name in ("cpu", "gpu"):
         (service,) = of_kind(documents(name), "RayService")
@@ -186,6 +210,10 @@ def _unknown_key(folder: Path) -> None:
     (folder / "serve.yaml").write_text("modles: {}\n")
 
 
+def _no_rate(folder: Path) -> None:
+    (folder / "gateway.yaml").write_text("rate: {per_second: 0}\n")
+
+
 def _other_precision(folder: Path) -> None:
     (folder / "serve.yaml").write_text((folder / "serve.yaml").read_text().replace("int8", "fp32"))
     shutil.rmtree(folder.parents[2] / "models/opus-mt-zh-en/1/fp16")
@@ -204,6 +232,7 @@ def _spoilt_package(folder: Path) -> None:
     [
         (_without_host, "http.host is 127.0.0.1, where no other pod could call; it must be 0.0.0.0"),
         (_unknown_key, "modles is not a key; models is"),
+        (_no_rate, "gateway.yaml: rate.per_second: Input should be greater than or equal to 1"),
         (_other_precision, "opus-mt-zh-en has no fp32, only int8; export it first"),
         (_spoilt_package, "model.onnx is not the file that was packed"),
     ],
