@@ -86,10 +86,13 @@ def _hosts(tasks: Mapping[str, str]) -> list[Envoy]:
 
 def _http_routes() -> Iterable[Envoy]:
     """What is not gRPC names its model in the path."""
-    match = {
-        "prefix": "/",
-        "headers": [{"name": "content-type", "string_match": {"prefix": "application/grpc"}, "invert_match": True}],
+    is_other = {
+        "name": "content-type",
+        "string_match": {"prefix": "application/grpc"},
+        "invert_match": True,
+        "treat_missing_header_as_empty": True,
     }
+    match = {"prefix": "/", "headers": [is_other]}
     return [{"match": match, "route": {"cluster": "http", "timeout": _STREAM_SECONDS}}]
 
 
