@@ -187,6 +187,16 @@ def test_the_gateway_is_told_where_things_are(documents: Callable[[str], list[Do
     assert str(Path(context["tls_certificates"][0]["private_key"]["filename"]).parent) in mounted
 
 
+def test_an_upgrade_may_go_step_by_step(tree: Path, documents: Callable[[str], list[Document]]) -> None:
+    documents("cpu")
+    folder = tree / "deploy/k8s/stepwise"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text("resources: [../cpu]\ncomponents: [../incremental]\n")
+    (service,) = of_kind(manifests(folder), "RayService")
+    validate(service)
+    assert service["spec"]["upgradeStrategy"]["clusterUpgradeOptions"]["stepSizePercent"] == 20
+
+
 def test_a_head_that_dies_is_remembered(documents: Callable[[str], list[Document]]) -> None:
     for name in ("cpu", "gpu"):
         (service,) = of_kind(documents(name), "RayService")
