@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,19 @@ def secrets_needed(node: Any) -> Iterator[str]:
             yield from secrets_needed(each)
 
 
-def apply(documents: list[dict[str, Any]]) -> str:
+def secrets_of_gateway(folder: Path) -> set[str]:
+    """Those that its pods could do without, were it not for gateway.yaml."""
+    if not (folder / GATEWAY).exists():
+        return set()
+    settings = gateway.load(folder / GATEWAY)
+    asked = {"headwaiter-gateway-clients": settings.tls.clients, "headwaiter-gateway-jwks": settings.jwt}
+    return {name for name, wanted in asked.items() if wanted}
+
+
+def apply(documents: list[dict[str, Any]], also: Iterable[str] = ()) -> str:
+    """If the secrets are there that the pods would wait for, and these."""
     there = set(_kubectl("get", "secrets", "--output", "jsonpath={.items[*].metadata.name}").split())
-    missing = sorted(set(secrets_needed(documents)) - there)
+    missing = sorted({*secrets_needed(documents), *also} - there)
     if missing:
         raise OverlayError(
             f"The cluster has no secret {' and no secret '.join(missing)}; deploy/README.md says how to make it."
@@ -112,9 +122,11 @@ def main() -> None:
     parser.add_argument("--apply", action="store_true")
     asked = parser.parse_args()
     try:
-        write(K8S / asked.name, asked.store)
-        documents = manifests(K8S / asked.name)
-        sys.stdout.write(apply(documents) if asked.apply else yaml.safe_dump_all(documents, sort_keys=False))
+        folder = K8S / asked.name
+        write(folder, asked.store)
+        documents = manifests(folder)
+        told = apply(documents, secrets_of_gateway(folder)) if asked.apply else yaml.safe_dump_all(documents)
+        sys.stdout.write(told)
     except OverlayError as error:
         sys.stderr.write(f"✗ {error}\n")
         sys.exit(2)

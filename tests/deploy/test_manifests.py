@@ -13,7 +13,7 @@ import yaml
 from ray.serve.schema import ServeDeploySchema
 
 from deploy import overlay
-from deploy.overlay import K8S, OverlayError, apply, manifests, secrets_needed, write
+from deploy.overlay import K8S, OverlayError, apply, manifests, secrets_needed, secrets_of_gateway, write
 from service.package import digest
 from service.rendering import ENVIRONMENT
 from tests.deploy.schemas_kit import Document, validate
@@ -278,6 +278,19 @@ def test_a_missing_secret_is_told_before_anything_is_applied(
     secrets.write_text(" ".join(needed))
     assert overlay.apply(documents("cpu")) == "done\n"
     assert len(list(yaml.safe_load_all(applied.read_text()))) == len(documents("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("", set()),
+        ("tls: {clients: /etc/headwaiter/clients/ca.crt}", {"headwaiter-gateway-clients"}),
+        ("jwt: {issuer: me, audience: us}", {"headwaiter-gateway-jwks"}),
+    ],
+)
+def test_what_the_gateway_asks_of_callers_needs_secrets(tmp_path: Path, text: str, secrets: set[str]) -> None:
+    (tmp_path / "gateway.yaml").write_text(text)
+    assert secrets_of_gateway(tmp_path) == secrets
 
 
 def test_optional_secrets_are_not_waited_for() -> None:
