@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from loadtest.served import Service, serving
+from loadtest.served import Service
 from service.client import Client, InvalidInput
-from tests.conftest import Packages
 from tests.deploy import prometheus_kit
+from tests.deploy.conftest import UNTIL_SECONDS
 from tests.deploy.prometheus_kit import scraping
 from tests.deploy.promql_kit import EXPRESSIONS, PANELS, RULE_EXPRESSIONS, filled_in, metrics_in
 
 pytestmark = pytest.mark.slow
-
-SHRINK_SECONDS = 4
-UNTIL_SECONDS = 90
-SCALED = {"target": 0.5, "max": 2, "shrink_s": SHRINK_SECONDS}
-MODELS = {
-    "sleeper": ("bert", {"autoscale": {"min": 0, **SCALED}}),
-    "writer": ("gpt2", {"rows": 4, "autoscale": {"min": 1, **SCALED}, "limits": {"wait_ms": 60_000}}),
-    "player": ("decision_transformer", {"rows": 4}),
-}
-
-
-@pytest.fixture(scope="module")
-def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    told = {
-        name: {"path": str(packages(kind, "fp32").package.folder), "resources": {"cpus": 0.1}, **more}
-        for name, (kind, more) in MODELS.items()
-    }
-    with serving(tmp_path_factory.mktemp("live"), told) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(service: Service) -> Iterator[Client]:
-    with service.client(timeout=UNTIL_SECONDS) as client:
-        yield client
 
 
 def until(holds: Callable[[], bool]) -> None:

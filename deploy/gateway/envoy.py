@@ -1,0 +1,188 @@
+"""Envoy's config for a service: TLS, who may call, how often, and which model is meant.
+
+A call says which model it means in one of three ways, the first that it has:
+- the host name's first part is the model's name (`opus-mt-zh-en.models.example`);
+- the metadata key `application`;
+- else the gRPC service is the task's, and the first model of serve.yaml that does it is meant: a stub as generated
+  needs no metadata. Listing models, and health, are the catalog's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from deploy.gateway.settings import Gateway, Jwt, Rate, Tls
+from service.config import CATALOG
+
+Envoy = dict[str, Any]
+APPLICATION = "application"
+_TYPES = "type.googleapis.com/envoy.extensions"
+_FILTERS = f"{_TYPES}.filters.http"
+_STREAM_SECONDS = "3600s"  # an episode may be long
+_CATALOG_PATHS = ("/headwaiter.v1.Models/ListModels", "/grpc.health.v1.Health/", "/grpc.reflection.")
+
+
+def envoy(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
+    """For models with these tasks, as serve.yaml has them, in its order."""
+    upstream = gateway.upstream
+    return {
+        "static_resources": {
+            "listeners": [
+                {
+                    "name": "gateway",
+                    "address": _address(gateway.host, gateway.port),
+                    "per_connection_buffer_limit_bytes": 1 << 20,
+                    "filter_chains": [
+                        {"transport_socket": _tls(gateway.tls), "filters": [_connections(gateway, tasks)]}
+                    ],
+                }
+            ],
+            "clusters": [
+                _cluster("grpc", upstream.host, upstream.grpc, {"http2_protocol_options": {}}),
+                _cluster("http", upstream.host, upstream.http, {"http_protocol_options": {}}),
+            ],
+        }
+    }
+
+
+def _connections(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
+    guards = [_rate(gateway.rate), *([_jwt(gateway.jwt)] if gateway.jwt else [])]
+    router = {"name": "router", "typed_config": {"@type": f"{_FILTERS}.router.v3.Router"}}
+    return {
+        "name": "connections",
+        "typed_config": {
+            "@type": f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "gateway",
+            "codec_type": "AUTO",
+            "use_remote_address": True,
+            "stream_idle_timeout": _STREAM_SECONDS,
+            "common_http_protocol_options": {"headers_with_underscores_action": "REJECT_REQUEST"},
+            "http2_protocol_options": {"max_concurrent_streams": 1000},
+            "route_config": {"name": "models", "virtual_hosts": _hosts(tasks)},
+            "http_filters": [*guards, router],
+        },
+    }
+
+
+def _hosts(tasks: Mapping[str, str]) -> list[Envoy]:
+    named = [
+        {"name": model, "domains": [f"{model}.*"], "routes": [*_http_routes(), _grpc_route({"prefix": "/"}, model)]}
+        for model in tasks
+    ]
+    defaults: dict[str, str] = {}
+    for model, task in tasks.items():
+        defaults.setdefault(task, model)
+    told = {"prefix": "/", "headers": [{"name": APPLICATION, "present_match": True}]}
+    routes = [
+        *_http_routes(),
+        _grpc_route(told),
+        *(_grpc_route({"prefix": path}, CATALOG) for path in _CATALOG_PATHS),
+        *(_grpc_route({"prefix": f"/headwaiter.v1.{task.capitalize()}/"}, model) for task, model in defaults.items()),
+        _grpc_route({"prefix": "/"}),
+    ]
+    return [*named, {"name": "any", "domains": ["*"], "routes": routes}]
+
+
+def _http_routes() -> Iterable[Envoy]:
+    """What is not gRPC names its model in the path."""
+    is_other = {
+        "name": "content-type",
+        "string_match": {"prefix": "application/grpc"},
+        "invert_match": True,
+        "treat_missing_header_as_empty": True,
+    }
+    match = {"prefix": "/", "headers": [is_other]}
+    return [{"match": match, "route": {"cluster": "http", "timeout": _STREAM_SECONDS}}]
+
+
+def _grpc_route(match: Envoy, application: str | None = None) -> Envoy:
+    """The caller's own deadline holds; there is none of the gateway's."""
+    route: Envoy = {"match": match, "route": {"cluster": "grpc", "timeout": "0s"}}
+    if application:
+        route["request_headers_to_add"] = [
+            {
+                "header": {"key": APPLICATION, "value": application},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            }
+        ]
+    return route
+
+
+def _tls(tls: Tls) -> Envoy:
+    context: Envoy = {
+        "alpn_protocols": ["h2", "http/1.1"],
+        "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
+        "tls_certificates": [
+            {"certificate_chain": {"filename": tls.certificate}, "private_key": {"filename": tls.key}}
+        ],
+    }
+    if tls.clients:
+        context["validation_context"] = {"trusted_ca": {"filename": tls.clients}}
+    return {
+        "name": "tls",
+        "typed_config": {
+            "@type": f"{_TYPES}.transport_sockets.tls.v3.DownstreamTlsContext",
+            "require_client_certificate": bool(tls.clients),
+            "common_tls_context": context,
+        },
+    }
+
+
+def _jwt(jwt: Jwt) -> Envoy:
+    provider = {
+        "issuer": jwt.issuer,
+        "audiences": [jwt.audience],
+        "local_jwks": {"filename": jwt.keys},
+        "from_headers": [{"name": jwt.header, "value_prefix": "Bearer "}],
+        "forward": False,
+    }
+    return {
+        "name": "jwt",
+        "typed_config": {
+            "@type": f"{_FILTERS}.jwt_authn.v3.JwtAuthentication",
+            "providers": {"issuer": provider},
+            "rules": [{"match": {"prefix": "/"}, "requires": {"provider_name": "issuer"}}],
+        },
+    }
+
+
+def _rate(rate: Rate) -> Envoy:
+    bucket = {"max_tokens": rate.burst, "tokens_per_fill": rate.per_second, "fill_interval": "1s"}
+    everyone = {"max_tokens": 1_000_000, "tokens_per_fill": 1_000_000, "fill_interval": "1s"}
+    always = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
+    return {
+        "name": "rate",
+        "typed_config": {
+            "@type": f"{_FILTERS}.local_ratelimit.v3.LocalRateLimit",
+            "stat_prefix": "rate",
+            "token_bucket": everyone,
+            "filter_enabled": always,
+            "filter_enforced": always,
+            "rate_limited_as_resource_exhausted": True,
+            "rate_limits": [{"actions": [{"remote_address": {}}]}],
+            "descriptors": [{"entries": [{"key": "remote_address"}], "token_bucket": bucket}],  # each has its own
+        },
+    }
+
+
+def _cluster(name: str, host: str, port: int, protocol: Envoy) -> Envoy:
+    return {
+        "name": name,
+        "type": "STRICT_DNS",
+        "connect_timeout": "5s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": protocol,
+            }
+        },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(host, port)}}]}],
+        },
+    }
+
+
+def _address(host: str, port: int) -> Envoy:
+    return {"socket_address": {"address": host, "port_value": port}}

