@@ -24,7 +24,7 @@ from loadtest.peers.measure import Measured, measure
 from loadtest.peers.table import content, drawn, rows
 from loadtest.peers.weights import SUBJECTS, Subject, prepare
 from loadtest.results import FOLDER
-from loadtest.traffic.addresses import positive
+from loadtest.traffic.addresses import count, positive
 from loadtest.traffic.ways import make_ready
 
 _QUICK = {"rounds": 1, "seconds": 6.0, "models": ["opus-mt-zh-en", "vit-small"], "out": Path("build/peers/quick.json")}
@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), metavar="NAME", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--seconds", type=positive, default=15.0, help="of a measurement")
     parser.add_argument("--quick", action="store_true", help="one round of short measurements, not into the results")
     parser.add_argument("--out", type=Path, default=FOLDER / "peers.json")
