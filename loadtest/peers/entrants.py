@@ -121,7 +121,7 @@ class Peer(Entrant):
             if done.returncode:
                 said = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "nothing was said")
                 raise PeerError(
-                    f"the environment of {self.name} cannot be built ({said.strip()}); leave it out with --peers"
+                    f"the environment of {self.name} cannot be built ({said.strip()}); --peers leaves it out"
                 )
         mark.write_text(wanted, encoding="utf-8")
 
