@@ -39,7 +39,7 @@ models/%/1/int8/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $* --precision int8
 
 SCENARIO ?= ramp steady burst cancel-storm
-load: $(READY) ## load tests against the service that runs, 6 minutes; SCENARIO=soak and LOAD='--p95 500' choose; reports in build/load
+load: $(READY) ## load tests against the service that runs, 8 minutes; SCENARIO=soak and LOAD='--p95 500' choose; reports in build/load
 	$(BIN)/python -m loadtest.scenarios $(SCENARIO) $(LOAD)
 
 peers: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## beside other servers of the same models, 2 hours, PEERS=--quick 15 minutes; results in loadtest/results

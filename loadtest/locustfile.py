@@ -10,7 +10,6 @@ import math
 import random
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from typing import Any
 
 from locust import User, events, task
@@ -18,10 +17,10 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
 from loadtest.traffic.addresses import WAYS, add_options, key
-from loadtest.traffic.crowd import Crowd
+from loadtest.traffic.crowd import Crowd, Way
 from loadtest.traffic.guests import NoServiceError, Order, Table, seat
 from loadtest.traffic.telling import Tell, teller
-from loadtest.traffic.ways import Grpc, Http, Way, make_ready
+from loadtest.traffic.ways import Grpc, Http, make_ready
 
 make_ready()
 TASKS = ("translation", "captioning", "classification", "detection", "policy", "generation")
@@ -72,7 +71,7 @@ def _add_options(parser: LocustArgumentParser, **_: Any) -> None:
 def _seat_guests(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     assert options is not None
-    ways: dict[str, Way] = {"grpc": Grpc(options.grpc, key=key()), "http": Http(options.http, key=key())}
+    ways: dict[str, Way[Order]] = {"grpc": Grpc(options.grpc, key=key()), "http": Http(options.http, key=key())}
     try:
         table = seat(options.grpc, options.models, seed=options.seed, key=key())
     except NoServiceError as error:
@@ -81,18 +80,14 @@ def _seat_guests(environment: Environment, **_: Any) -> None:
     environment.user_classes = chosen
 
 
-def _prepared(kind: type[User], table: Table, ways: dict[str, Way], options: Namespace, tell: Tell) -> bool:
+def _prepared(kind: type[User], table: Table, ways: dict[str, Way[Order]], options: Namespace, tell: Tell) -> bool:
     """Whether users of this kind have anything to do here; if so they know what."""
     if issubclass(kind, Arrivals):
-        kind.crowd = _crowd(table, list(ways.values()), tell, options.seed)
+        kind.crowd = Crowd(table, list(ways.values()), tell, seed=options.seed)
         return options.arrivals > 0
     assert issubclass(kind, Guest)
     fitting = table.of(kind.about)
     if options.arrivals > 0 or not fitting.guests:
         return False
-    kind.crowd = _crowd(fitting, [ways[kind.way]], tell, options.seed)
+    kind.crowd = Crowd(fitting, [ways[kind.way]], tell, seed=options.seed)
     return True
-
-
-def _crowd(table: Table, ways: Sequence[Way], tell: Tell, seed: int) -> Crowd[Order]:
-    return Crowd(table, ways, tell, seed=seed)

@@ -57,7 +57,8 @@ def _peer_table(name: str, found: dict[str, Any]) -> str:
             "–" if row["times_as_much"] is None else f"{row['times_as_much']:.2f} (spread {row['times_spread']:.2f})"
         )
         usual = "–" if row["usual_p95_ms"] is None else f"{row['usual_p95_ms']:.0f} ms"
-        cells = (f"{row['rate']:.1f}", f"{row['rate_spread']:.2f}", times, f"{row['alone_p50_ms']:.1f} ms", usual)
+        spread = "–" if row["rate_spread"] is None else f"{row['rate_spread']:.2f}"
+        cells = (f"{row['rate']:.1f}", spread, times, f"{row['alone_p50_ms']:.1f} ms", usual)
         last = (f"{row['memory_mb']:.0f} MB", f"{row['started_seconds']:.1f} s")
         lines.append(f"| {' | '.join((row['entrant'], *cells, *last))} |")
     lines += ["", *(f"- {row['entrant']}: {row['settings']}" for row in found["rows"])]

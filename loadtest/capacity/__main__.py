@@ -18,7 +18,7 @@ from loadtest.capacity.day import Settings, Traffic, simulate
 from loadtest.capacity.need import need
 from loadtest.capacity.policies import NoPolicyError, Policy, ServeDefault, named
 from loadtest.capacity.report import Findings, tables, write_html, write_json
-from loadtest.traffic.addresses import positive
+from loadtest.traffic.addresses import count, positive
 
 _MOST_CALLS = 5e6  # that are simulated in minutes
 
@@ -82,8 +82,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--price", type=positive, help="of a replica for an hour, in any currency")
     parser.add_argument("--spare", type=int, default=1, help="replicas that may fail; 1 unless told")
     parser.add_argument("--wait-ms", type=positive, default=2000.0, help="limits.wait_ms of serve.yaml")
-    parser.add_argument("--min", type=int, default=1, help="replicas")
-    parser.add_argument("--max", type=int, default=1000, help="replicas")
+    parser.add_argument("--min", type=count, default=1, help="replicas")
+    parser.add_argument("--max", type=count, default=1000, help="replicas")
     parser.add_argument("--target", type=positive, default=0.7, help="autoscale.target of serve.yaml")
     parser.add_argument("--cold-start", type=positive, default=20.0, metavar="S", help="until a new replica answers")
     parser.add_argument("--hours", type=positive, default=24.0)

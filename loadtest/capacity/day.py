@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,7 +99,8 @@ class Fleet:
         self.starting: deque[float] = deque()  # when they will answer
         self.leaving: list[Replica] = []
         self.replica_seconds = self.row_seconds = 0.0
-        self._seen: deque[list[Load]] = deque(maxlen=max(1, int(policy.look_back / _SAMPLE_SECONDS)))
+        self._looks = max(1, int(policy.look_back / _SAMPLE_SECONDS))
+        self._seen: dict[Replica, deque[Load]] = {}
         self._decided = 0.0
 
     @property
@@ -107,9 +108,8 @@ class Fleet:
         return len(self.ready) + len(self.starting) + len(self.leaving)
 
     def arrive(self, now: float, work: float) -> tuple[bool, list[Ended]]:
-        replica = min(self.ready, key=lambda each: each.ongoing)
-        ended = replica.until(now)
-        return replica.arrive(now, work), ended
+        ended = [each for replica in self.ready for each in replica.until(now)]
+        return min(self.ready, key=lambda each: each.ongoing).arrive(now, work), ended
 
     def tick(self, now: float) -> list[Ended]:
         """Once a sample: everyone is brought up to now, loads are seen, and the policy may decide."""
@@ -121,7 +121,9 @@ class Fleet:
             self.starting.popleft()
             self.ready.append(Replica(self._pace, now))
         self.replica_seconds += self.paid * _SAMPLE_SECONDS
-        self._seen.append([Load(each.share, each.wait, each.ongoing) for each in self.ready])
+        for each in self.ready:
+            seen = self._seen.setdefault(each, deque(maxlen=self._looks))
+            seen.append(Load(each.share, each.wait, each.ongoing))
         if now - self._decided >= self._policy.every:
             self._decided = now
             self._scale(now)
@@ -144,16 +146,17 @@ class Fleet:
             else:
                 idlest = min(self.ready, key=lambda each: each.ongoing)
                 self.ready.remove(idlest)
+                del self._seen[idlest]
                 self.leaving.append(idlest)
 
     def _averaged(self) -> list[Load]:
-        """Of each that answers now, over the looks that it was there for; the newest are last."""
-        found = []
-        for index in range(len(self.ready)):
-            looks = [loads[index] for loads in self._seen if index < len(loads)]
-            columns = ([getattr(each, name) for each in looks] for name in ("share", "wait", "ongoing"))
-            found.append(Load(*(sum(column) / len(column) if column else 0.0 for column in columns)))
-        return found
+        """Of each that answers now, over the looks that it was there for."""
+        return [_mean(self._seen[each]) for each in self.ready]
+
+
+def _mean(loads: Collection[Load]) -> Load:
+    columns = zip(*((each.share, each.wait, each.ongoing) for each in loads), strict=True)
+    return Load(*(sum(column) / len(loads) for column in columns))
 
 
 def simulate(pace: Pace, traffic: Traffic, policy: Policy, settings: Settings) -> Day:

@@ -45,9 +45,7 @@ class ServeDefault:
     every, look_back = 10.0, 30.0
 
     def __init__(self, ongoing: float, up_delay: float = 10.0, down_delay: float = 300.0) -> None:
-        self.name = (
-            f"Serve's default: {ongoing:g} calls a replica, up after {up_delay:g} s, down after {down_delay:g} s"
-        )
+        self.name = f"Serve's default, {ongoing:g} calls a replica"
         self._ongoing, self._delays = ongoing, {1: up_delay, -1: down_delay}
         self._direction, self._since = 0, 0.0
 
@@ -100,4 +98,4 @@ def named(text: str) -> Policy:
         raise NoPolicyError(
             f"{text!r} is no policy ({error}); it is written as 'MODULE:CLASS {{\"argument\": value}}'"
         ) from error
-    return ServePolicy(text, made)
+    return ServePolicy(f"{name} {arguments}".strip(), made)

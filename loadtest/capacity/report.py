@@ -50,7 +50,9 @@ Content = tuple[str, Sequence[str], list[tuple[Any, ...]]]
 def tables(findings: Findings) -> list[Table]:
     drawn = []
     for title, heads, rows in (_needs(findings), _compared(findings), _days(findings)):
-        drawn.append(Table(*heads, box=SIMPLE_HEAD, title=title, title_justify="left"))
+        drawn.append(Table(box=SIMPLE_HEAD, title=title, title_justify="left"))
+        for index, head in enumerate(heads):
+            drawn[-1].add_column(head, justify="right" if index else "left", min_width=20 if index == 0 else None)
         for row in rows:
             drawn[-1].add_row(*map(shown, row))
     return drawn
@@ -116,13 +118,13 @@ def _compared(findings: Findings) -> Content:
 
 
 def _days(findings: Findings) -> Content:
-    heads: tuple[str, ...] = ("policy", "p50 s", "p95 s", "p99 s", "late or refused %", "worst minute p95 s")
+    heads: tuple[str, ...] = ("policy", "p50 s", "p95", "p99", "worst minute", "late or refused %")
     heads += ("replica hours", "most", "rows used %", "cost a month")
     rows = []
     for day in findings.days:
         hours = day.replica_hours * 24 / findings.traffic.hours
         cost = None if findings.price is None else findings.price * hours * HOURS_OF_A_MONTH / 24
-        numbers = (day.p50, day.p95, day.p99, 100 * day.beyond, day.worst_minute)
+        numbers = (day.p50, day.p95, day.p99, day.worst_minute, 100 * day.beyond)
         rows.append((day.policy, *numbers, day.replica_hours, day.most_replicas, 100 * day.used, cost))
     return "A day that scales itself", heads, rows
 

@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from loadtest.peers.measure import Measured, measure
 from loadtest.peers.table import content, drawn, rows
 from loadtest.peers.weights import SUBJECTS, Subject, prepare
 from loadtest.results import FOLDER
-from loadtest.traffic.addresses import positive
+from loadtest.traffic.addresses import count, positive
 from loadtest.traffic.ways import make_ready
 
 _QUICK = {"rounds": 1, "seconds": 6.0, "models": ["opus-mt-zh-en", "vit-small"], "out": Path("build/peers/quick.json")}
@@ -33,47 +34,65 @@ _QUICK = {"rounds": 1, "seconds": 6.0, "models": ["opus-mt-zh-en", "vit-small"],
 def main() -> None:
     options, console = _options(), Console()
     make_ready()
-    tell = lambda text: console.print(text, style="dim", highlight=False)  # noqa: E731
     try:
-        taking_part = entrants(options.peers)
-        for each in taking_part:
-            tell(f"{each.name}: environment")
-            each.build()
-        for name in options.models:
-            _compare(SUBJECTS[name], taking_part, options, console, tell)
+        run = Run(options, console, entrants(options.peers))
     except PeerError as error:
         sys.exit(str(error))
+    run.build()
+    for name in options.models:
+        run.compare(SUBJECTS[name])
     console.print(f"written to {options.out}")
+    sys.exit(1 if run.lost else 0)
 
 
-def _compare(
-    subject: Subject,
-    all_entrants: list[Entrant],
-    options: argparse.Namespace,
-    console: Console,
-    tell: Callable[[str], None],
-) -> None:
-    tell(f"{subject.name}: weights")
-    prepare(subject)
-    taking_part = [each for each in all_entrants if each.does(subject.task)]
-    measured: list[Measured] = []
-    load = os.getloadavg()[0]
-    for index in range(options.rounds):
-        for entrant in taking_part[:: -1 if index % 2 else 1]:
-            measured.append(_measured(entrant, subject, index, options, tell))
-            _save(options.out, subject, content(subject, taking_part, measured, options.seconds, load))
-    console.print(drawn(subject.name, subject.limit_ms, rows(taking_part, measured)))
-    for each in taking_part:
-        tell(f"{each.name}: {each.settings}")
+class Run:
+    """A peer that cannot take part is lost with a sentence; the others go on."""
 
+    def __init__(self, options: argparse.Namespace, console: Console, everyone: list[Entrant]) -> None:
+        self.lost: set[str] = set()
+        self._options, self._console, self._everyone = options, console, everyone
 
-def _measured(
-    entrant: Entrant, subject: Subject, index: int, options: argparse.Namespace, tell: Callable[[str], None]
-) -> Measured:
-    told = f"{subject.name}, round {index + 1} of {options.rounds}, {entrant.name}"
-    tell(f"{told}: start")
-    with tempfile.TemporaryDirectory() as scratch, entrant.running(subject, os.cpu_count() or 1, Path(scratch)) as it:
-        return measure(entrant, subject, it, index, options.seconds, lambda text: tell(f"{told}: {text}"))
+    def build(self) -> None:
+        for each in self._everyone:
+            self._tell(f"{each.name}: environment")
+            with self._losing(each):
+                each.build()
+
+    def compare(self, subject: Subject) -> None:
+        self._tell(f"{subject.name}: weights")
+        prepare(subject)
+        doing = [each for each in self._everyone if each.does(subject.task)]
+        measured: list[Measured] = []
+        load = os.getloadavg()[0]
+        for index in range(self._options.rounds):
+            for entrant in doing[:: -1 if index % 2 else 1]:
+                if entrant.name not in self.lost:
+                    with self._losing(entrant):
+                        measured.append(self._measured(entrant, subject, index))
+                        found = content(subject, doing, measured, self._options.seconds, load)
+                        _save(self._options.out, subject, found)
+        self._console.print(drawn(subject.name, subject.limit_ms, rows(doing, measured)))
+        for each in doing:
+            self._tell(f"{each.name}: {each.settings}")
+
+    def _measured(self, entrant: Entrant, subject: Subject, index: int) -> Measured:
+        told = f"{subject.name}, round {index + 1} of {self._options.rounds}, {entrant.name}"
+        self._tell(f"{told}: start")
+        cores, seconds = os.cpu_count() or 1, self._options.seconds
+        with tempfile.TemporaryDirectory() as scratch, entrant.running(subject, cores, Path(scratch)) as running:
+            return measure(entrant, subject, running, index, seconds, lambda text: self._tell(f"{told}: {text}"))
+
+    @contextmanager
+    def _losing(self, entrant: Entrant) -> Iterator[None]:
+        try:
+            yield
+        except (PeerError, OSError) as error:
+            self.lost.add(entrant.name)
+            sentence = str(error) if isinstance(error, PeerError) else f"{entrant.name} broke off: {error}"
+            self._console.print(sentence, style="red", highlight=False)
+
+    def _tell(self, text: str) -> None:
+        self._console.print(text, style="dim", highlight=False)
 
 
 def _save(file: Path, subject: Subject, found: dict[str, Any]) -> None:
@@ -87,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), metavar="NAME", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--seconds", type=positive, default=15.0, help="of a measurement")
     parser.add_argument("--quick", action="store_true", help="one round of short measurements, not into the results")
     parser.add_argument("--out", type=Path, default=FOLDER / "peers.json")

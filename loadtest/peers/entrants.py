@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -120,7 +121,7 @@ class Peer(Entrant):
             if done.returncode:
                 said = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "nothing was said")
                 raise PeerError(
-                    f"the environment of {self.name} cannot be built ({said.strip()}); leave it out with --peers"
+                    f"the environment of {self.name} cannot be built ({said.strip()}); --peers leaves it out"
                 )
         mark.write_text(wanted, encoding="utf-8")
 
@@ -131,8 +132,7 @@ class Peer(Entrant):
     @contextmanager
     def running(self, subject: Subject, threads: int, scratch: Path) -> Iterator[Running]:
         port = free_ports("http")["http"]
-        folder = subject.folder / "torch" if self.name == "transformers" and subject.task == "translation" else None
-        told = {"task": subject.task, "model": (folder or subject.folder).absolute(), "port": port, "threads": threads}
+        told = {"task": subject.task, "model": subject.folder.absolute(), "port": port, "threads": threads}
         arguments = [part for name, value in told.items() for part in (f"--{name}", str(value))]
         log = scratch / f"{self.name}.log"
         begun = time.perf_counter()
@@ -154,8 +154,6 @@ class Peer(Entrant):
 
 
 def _await_answer(peer: Peer, process: subprocess.Popen[bytes], address: str, subject: Subject, log: Path) -> None:
-    import urllib.request
-
     path, body = DIALECTS[peer.dialect](subject, SAMPLES[subject.task])
     request = urllib.request.Request(f"{address}{path}", body, {"content-type": "application/json"})
     end = time.monotonic() + _START_SECONDS

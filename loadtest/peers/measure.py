@@ -20,15 +20,15 @@ from loadtest.senders import pictures
 from loadtest.sentences import sentences
 from loadtest.traffic.crowd import Crowd
 from loadtest.traffic.guests import Order
-from loadtest.traffic.samples import Sample, Times, latencies, tally
+from loadtest.traffic.samples import Sample, latencies, tally
 from loadtest.traffic.ways import TIMEOUT, Grpc, Outcome, Patience
 from service.client import verbs
 
 _SENTENCES = 256
 _CHECKED = 8  # answers
 _CALLERS = 32  # at saturation
-_STEPS = 4  # of the search: to a sixteenth of the rate at saturation
-_LOWEST, _HIGHEST = 0.2, 1.2  # of it
+_FIRST = 0.7  # of the rate at saturation: where the search begins
+_GROWTH, _MOST_STEPS, _HALVINGS = 1.3, 6, 2
 _ERRORS = 0.01
 _USUAL = 0.8  # of what it carries
 
@@ -179,14 +179,15 @@ class _Bench:
         return self._samples
 
     def carried(self, saturated: float, limit_ms: float, seconds: float, tell: Callable[[str], None]) -> float:
-        low, high = _LOWEST * saturated, _HIGHEST * saturated
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            tell(f"{middle:.3g} calls a second")
-            samples = self.open(middle, seconds)
-            held = _holds(latencies(samples), limit_ms) and tally(samples).errors <= _ERRORS
-            low, high = (middle, high) if held else (low, middle)
-        return low
+        """The highest rate that held; 0 where none did."""
+
+        def holds(rate: float) -> bool:
+            tell(f"{rate:.3g} calls a second")
+            samples = self.open(rate, seconds)
+            p99 = latencies(samples).p99
+            return p99 is not None and p99 <= limit_ms and tally(samples).errors <= _ERRORS
+
+        return highest(holds, _FIRST * saturated)
 
     def close(self) -> None:
         self._way.close()
@@ -203,5 +204,18 @@ def _told(answer: Any) -> str:
     return str(answer.text) if hasattr(answer, "text") else " ".join(str(label.index) for label in answer.labels)
 
 
-def _holds(found: Times, limit_ms: float) -> bool:
-    return found.p99 is not None and found.p99 <= limit_ms
+def highest(holds: Callable[[float], bool], first: float) -> float:
+    """Goes up while it holds, or down until it does, then halves what is between."""
+    rate, held = first, holds(first)
+    factor = _GROWTH if held else 1 / _GROWTH
+    for _ in range(_MOST_STEPS):
+        before, rate = rate, rate * factor
+        if holds(rate) is not held:
+            break
+    else:
+        return rate if held else 0.0
+    low, high = (before, rate) if held else (rate, before)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

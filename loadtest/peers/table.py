@@ -33,7 +33,7 @@ class Row:
     settings: str
     rounds: int
     rate: float
-    rate_spread: float
+    rate_spread: float | None
     times_as_much: float | None  # of ours over it: how many times its rate, the median of rounds
     times_spread: float | None
     alone_p50_ms: float
@@ -60,7 +60,7 @@ def _row(entrant: Entrant, found: Sequence[Measured], ours: Sequence[Measured]) 
         settings=entrant.settings,
         rounds=len(found),
         rate=_median(found, lambda each: each.rate),
-        rate_spread=spread([each.rate for each in found]),
+        rate_spread=_spread([each.rate for each in found]),
         times_as_much=statistics.median(ratios) if compared else None,
         times_spread=spread(ratios) if compared else None,
         alone_p50_ms=_median(found, lambda each: each.alone_p50_ms),
@@ -78,6 +78,8 @@ def targets(subject: str, found: Sequence[Row]) -> list[dict[str, Any]]:
     if ours is None or not peers:
         return []
     best, (rate, delay) = max(peers, key=lambda each: each.rate), _WANTED[subject]
+    if not best.rate:
+        return []
     judged = [_target(f"{subject}: rate beside {best.entrant}", ours.rate / best.rate, rate, at_least=True)]
     if delay is not None and ours.usual_p95_ms and best.usual_p95_ms:
         title = f"{subject}: p95 at 80 % of capacity beside {best.entrant}"
@@ -117,16 +119,17 @@ def drawn(name: str, limit_ms: float, found: Sequence[Row]) -> Table:
     for each in found:
         times = "–" if each.times_as_much is None else f"{each.times_as_much:.2f} (× {each.times_spread:.2f})"
         usual = "–" if each.usual_p95_ms is None else f"{each.usual_p95_ms:.0f} ms"
+        spread_of = "–" if each.rate_spread is None else f"{each.rate_spread:.2f}"
         table.add_row(
-            *(each.entrant, f"{each.rate:.1f}", f"{each.rate_spread:.2f}", times, f"{each.alone_p50_ms:.1f} ms", usual),
-            *(
-                f"{each.memory_mb:.0f}",
-                f"{each.started_seconds:.1f}",
-                f"{100 * each.same_answers:.0f} %",
-                each.settings,
-            ),
+            *(each.entrant, f"{each.rate:.1f}", spread_of, times, f"{each.alone_p50_ms:.1f} ms", usual),
+            *(f"{each.memory_mb:.0f}", f"{each.started_seconds:.1f}", f"{100 * each.same_answers:.0f} %"),
         )
     return table
+
+
+def _spread(rates: Sequence[float]) -> float | None:
+    """None where a round carried nothing."""
+    return spread(rates) if min(rates) else None
 
 
 def _of(measured: Sequence[Measured], name: str) -> list[Measured]:

@@ -22,8 +22,9 @@ from loadtest.scenarios.plan import SCENARIOS, Objective, Scenario
 from loadtest.scenarios.report import write_html
 from loadtest.scenarios.stage import Stage, UnansweredError
 from loadtest.traffic.addresses import add_options, key, positive, share, ways
-from loadtest.traffic.guests import NoServiceError, Table, seat
-from loadtest.traffic.ways import Grpc, Http, Way, make_ready
+from loadtest.traffic.crowd import Way
+from loadtest.traffic.guests import NoServiceError, Order, Table, seat
+from loadtest.traffic.ways import Grpc, Http, make_ready
 
 _FIRST_RATE = 1.0
 
@@ -60,7 +61,7 @@ def _play(name: str, table: Table, options: argparse.Namespace, console: Console
     tell(f"written to {options.out / name}.html, .json and .csv")
 
 
-_WAYS: dict[str, Callable[[argparse.Namespace], Way]] = {
+_WAYS: dict[str, Callable[[argparse.Namespace], Way[Order]]] = {
     "grpc": lambda options: Grpc(options.grpc, key=key()),
     "http": lambda options: Http(options.http, key=key()),
 }

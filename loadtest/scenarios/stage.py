@@ -13,11 +13,11 @@ from locust.env import Environment
 from loadtest.scenarios.page import Agreement, Counts, NoPageError, Page, agreement, eventually_agreed
 from loadtest.scenarios.plan import Done, Objective, Phase, Scenario
 from loadtest.scenarios.record import Record
-from loadtest.traffic.crowd import Crowd
-from loadtest.traffic.guests import Table
+from loadtest.traffic.crowd import Crowd, Way
+from loadtest.traffic.guests import Order, Table
 from loadtest.traffic.samples import LEFT, Sample, first_pieces, latencies, refusals, tally, times
 from loadtest.traffic.telling import teller
-from loadtest.traffic.ways import TIMEOUT, Way
+from loadtest.traffic.ways import TIMEOUT
 
 _LOOK_SECONDS = 1.0
 _COUNTED_WITHIN = 5.0  # seconds, by the service's own page
@@ -28,7 +28,7 @@ class UnansweredError(Exception):
 
 
 class Stage:
-    def __init__(self, table: Table, ways: Sequence[Way], page: Page, seed: int) -> None:
+    def __init__(self, table: Table, ways: Sequence[Way[Order]], page: Page, seed: int) -> None:
         self.record = Record()
         self._page, self._models = page, [guest.name for guest in table.guests]
         self._environment = Environment()

@@ -80,7 +80,7 @@ class Crowd(Generic[Order]):
         while due < until:
             expected = rate(due)
             gap = self._random.expovariate(expected) if expected > 0 else _LONGEST_NAP
-            if gap > _LONGEST_NAP:  # an exponential gap has no memory: cut, it is drawn anew with the rate of then
+            if gap >= _LONGEST_NAP:  # an exponential gap has no memory: cut, it is drawn anew with the rate of then
                 due += _LONGEST_NAP
                 self._sleep_until(due)
                 continue

@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from loadtest.traffic.addresses import KEY
 from loadtest.traffic.materials import TEXTS, Picture, chinese, photographs
 from loadtest.traffic.plays import Play, play_for
-from service.client import Client, HeadwaiterError, History, InvalidInput, Step, verbs
+from service.client import Client, HeadwaiterError, History, InvalidInput, Step, Unauthenticated, verbs
 from service.client.call import Call, EpisodeCall, StreamCall
 from service.client.results import Description
 
@@ -62,8 +63,10 @@ class Guest:
         self._pictures = photographs()
         try:
             client.ask(self.order(streamed=0).call)  # type: ignore[arg-type]
-        except InvalidInput:
+        except InvalidInput as error:
             limits = self.about.limits
+            if not {"width", "height"} <= limits.keys():
+                raise NoServiceError(f"{self.name} refuses every picture: {error}") from error
             self._pictures = photographs((limits["width"], limits["height"]))
 
     @property
@@ -145,6 +148,8 @@ def seat(address: str, wanted: Mapping[str, float], *, seed: int = 0, key: str |
     with Client(address, key=key, timeout=20) as client:
         try:
             served = {model.name: model for model in client.models() if model.ready}
+        except Unauthenticated as error:
+            raise NoServiceError(f"{address} wants a key; put one into the variable {KEY}") from error
         except HeadwaiterError as error:
             raise NoServiceError(
                 f"nothing answers at {address} ({error.code}); start it with `make serve`, or give --grpc HOST:PORT"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import gevent
@@ -53,14 +53,6 @@ class Patience:
 
     seconds: float
     pieces: int
-
-
-class Way(Protocol):
-    name: str
-
-    def send(self, order: Order, patience: Patience | None = None) -> Outcome: ...
-
-    def close(self) -> None: ...
 
 
 class Grpc:

@@ -10,7 +10,7 @@ import pytest
 from loadtest import tables
 from loadtest.peers import entrants
 from loadtest.peers.entrants import DIALECTS, PEERS, Peer, PeerError, answer_of
-from loadtest.peers.measure import Measured
+from loadtest.peers.measure import Measured, highest
 from loadtest.peers.table import content, rows, targets
 from loadtest.peers.weights import SUBJECTS
 
@@ -51,6 +51,24 @@ def test_rows_are_medians_with_ratios_of_the_same_round() -> None:
     assert found["litserve"].times_as_much == (30 / 20 + 40 / 10) / 2
     assert found["headwaiter grpc"].times_as_much is None
     assert found["litserve"].same_answers == 0.5
+
+
+@pytest.mark.parametrize("knee", [2.2, 7, 10, 21, 40])
+def test_the_search_finds_the_highest_rate_that_holds(knee: float) -> None:
+    found = highest(lambda rate: rate <= knee, first=10)
+    assert 0.92 * knee <= found <= knee
+
+
+def test_the_search_gives_up() -> None:
+    assert highest(lambda _: False, first=10) == 0
+    assert highest(lambda _: True, first=10) > 40
+
+
+def test_a_peer_that_carried_nothing_is_shown_as_such() -> None:
+    everyone = entrants.entrants(["litserve"])
+    found = rows(everyone, [measured("headwaiter grpc", 30, 400), measured("litserve", 0, 900)])
+    assert [(row.rate, row.rate_spread, row.times_as_much) for row in found] == [(30, 1, None), (0, None, None)]
+    assert targets(OPUS.name, found) == []
 
 
 def test_targets_are_judged_by_the_best_peer() -> None:

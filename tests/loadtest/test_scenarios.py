@@ -113,6 +113,8 @@ MISTAKES: list[tuple[Callable[[str], object], str, str]] = [
     (addresses.positive, "0", "'0' is not a number above 0"),
     (addresses.positive, "inf", "'inf' is not a number above 0"),
     (addresses.positive, "soup", "'soup' is not a number above 0"),
+    (addresses.count, "0", "'0' is not a whole number above 0"),
+    (addresses.count, "-2", "'-2' is not a whole number above 0"),
     (addresses.share, "1.5", "'1.5' is not a share from 0 to 1"),
     (addresses.ways, "pigeon", "'pigeon' is not among grpc, http"),
     (addresses.weights, "a=b", "'a=b' is not NAME=WEIGHT"),

@@ -44,6 +44,7 @@ class Transformers:
         from transformers import AutoModelForSeq2SeqLM
 
         torch.set_num_threads(threads)
+        folder = folder / "torch"  # beside CTranslate2's
         about = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
         self._pieces = SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
         self._tokens, self._eos = about["tokens"], about["tokens"].index(about["eos"])
