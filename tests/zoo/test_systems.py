@@ -57,7 +57,9 @@ BRIEFS: dict[type[Data], Brief] = {
     Digits: Brief({}, steps=60),
     TaughtDigits: Brief({}, steps=60),
     CartPole: Brief({}, steps=60, measured=3),
-    BlindCartPole: Brief({"context": 4, "exploring": 100, "discount": 0.8, "following": 0.1}, steps=200, measured=5),
+    BlindCartPole: Brief(
+        {"context": 8, "players": 16, "exploring": 200, "discount": 0.95, "following": 0.03}, steps=250, measured=5
+    ),
 }
 NARROWER = {"linformer": {"kept": 4}}  # what is kept is less than there is
 # Every export is compared with torch in fp32 first, whatever it becomes: one each is enough, and all would take long.

@@ -17,8 +17,8 @@ from export.zoo.data.episodes import Played, Player, Windows, chosen_now, return
 from export.zoo.model import Actor, Valuer
 
 _UNITS = (0.3, 0.026)  # of position and angle, an eighth of those that end the game: steps of a moment are small
-_HELD_OUT, _GLIMPSED = 20, 10
-_FIRST, _MOST = 50, 1000  # episodes that are played before learning begins, and that are kept
+_HELD_OUT, _GLIMPSED = 20, 20
+_FIRST, _MOST = 50, 3000  # episodes that are played before learning begins, and that are kept
 _EXPLORING = (1.0, 0.05)  # share of random actions, at the beginning and at the end of exploring
 
 
@@ -47,7 +47,7 @@ class BlindCartPole(Data):
     def __init__(
         self,
         context: int = 16,
-        players: int = 8,
+        players: int = 32,
         exploring: int = 1500,  # steps of learning, until nearly all actions are the model's
         discount: float = 0.98,
         trace: float = 0.9,  # how much of what followed counts, as against what was expected of it

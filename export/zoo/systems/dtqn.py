@@ -33,7 +33,7 @@ class DtqnSizes(ActorSizes):
     "dtqn",
     group="decisions",
     paper="Esslinger et al. 2022, Deep Transformer Q-Networks for Partially Observable Reinforcement Learning",
-    recipe=Recipe(BlindCartPole, bar=300, steps=3000),
+    recipe=Recipe(BlindCartPole, bar=300, steps=4000),
 )
 class DeepTransformerQNetwork(Valuer):
     """The value of each action at every moment, from what was seen up to then. Returns asked for and actions taken come
