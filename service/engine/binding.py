@@ -39,19 +39,20 @@ class Binding:
         self._kept: list[object] = []
 
     def input(self, name: str, place: Place) -> None:
-        self._kept.append(place.owner)
-        self._bind_input(name, place)
         if self._apart and place.device == "cpu":
-            self._sent[name] = place
+            self._sent[name] = place  # the runtime would copy it now, and not again when the graph is run
+        else:
+            self._kept.append(place.owner)
+            self._bind_input(name, place)
 
     def output(self, name: str, place: Place) -> None:
         self._kept.append(place.owner)
         self._binding.bind_output(name, place.device, 0, place.dtype, place.shape, place.pointer)
 
     def run(self) -> None:
-        if self._sent:  # the runtime copies them when they are bound, not when the graph is run
-            for name, place in self._sent.items():
-                self._bind_input(name, place)
+        for name, place in self._sent.items():
+            self._bind_input(name, place)
+        if self._sent:
             self._binding.synchronize_inputs()
         self._session.run_with_iobinding(self._binding)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -72,11 +73,12 @@ class DeviceMemory:
 
     def copy(self, pairs: list[tuple[Place, Place]]) -> None:
         """From the first to the second of each pair, on the device, from it or to it."""
-        if not pairs:
+        pairs = [pair for pair in pairs if math.prod(pair[0].shape)]
+        if not pairs:  # no such states, or no source yet
             return
         if len(pairs) not in self._copiers:
             self._copiers[len(pairs)] = self._open(copying_graph(len(pairs)))
-        binding = Binding(self._copiers[len(pairs)], apart=False)  # bound for one run: what is sent is fresh
+        binding = Binding(self._copiers[len(pairs)], apart=True)
         for index, (source, target) in enumerate(pairs):
             binding.input(f"from.{index}", source.as_bytes())
             binding.output(f"to.{index}", target.as_bytes())
@@ -151,7 +153,8 @@ class _DeviceRows:
 
     def _zeros(self, layout: Layout) -> Any:
         value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(layout.shape, layout.dtype, self._memory.device)
-        value.update_inplace(np.zeros(layout.shape, layout.dtype))
+        if math.prod(layout.shape):  # not so before the first source
+            value.update_inplace(np.zeros(layout.shape, layout.dtype))
         return value
 
 
