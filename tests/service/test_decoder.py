@@ -190,7 +190,7 @@ def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(data: st.D
             decoder.submit(jobs[-1])
             if cancelled_after == 0:
                 jobs[-1].future.cancel()
-        ended = [outcome(each) for each in jobs]
+        ended = [answer_of(each) for each in jobs]
         for (text, way, longest, cancelled_after), outcome in zip(plan, ended, strict=True):
             if outcome is None:
                 assert cancelled_after is not None
@@ -213,7 +213,7 @@ class Canceller:
                 self.job.future.cancel()
 
 
-def outcome(each: DecodeJob) -> Decoded | None:
+def answer_of(each: DecodeJob) -> Decoded | None:
     try:
         return each.future.result(60)
     except CancelledError:

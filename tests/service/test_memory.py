@@ -23,7 +23,7 @@ from service.engine.sequence import DecodeJob
 from service.engine.session import Session
 from service.package import Package, Precision
 from tests.conftest import Packages
-from tests.service.test_decoder import WAYS, Canceller, job, outcome, plain, sources
+from tests.service.test_decoder import WAYS, Canceller, answer_of, job, plain, sources
 
 ROWS, ROOM = 5, 61
 LAYOUTS = {"keys": Layout((ROWS, 2, 7, 4), np.float16), "values": Layout((ROWS, 2, 7, 8), np.float32)}
@@ -136,7 +136,7 @@ def answers(package: Package, jobs: list[DecodeJob], memory: Memory | None = Non
         decoder.submit(each)
     decoder.start()
     try:
-        ended = [outcome(each) for each in jobs]
+        ended = [answer_of(each) for each in jobs]
         assert decoder.meters.failed == 0
         return [each and each.hypotheses for each in ended]
     finally:
