@@ -6,46 +6,48 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from service.engine.session import Arrays, Binding
+from service.engine.binding import Binding, on_host
+from service.engine.memory import Layout, Memory, Rows
+from service.engine.session import Arrays
 from service.package import Manifest, State, padded_length
 
-_NUMPY = {"float32": np.float32, "float16": np.float16}
+_NUMPY: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16}
 
 
 class RowCache:
     """Past keys and values grow in place, states that are replaced are swapped after each call. Keys and values of the
     sources are kept only as wide as the longest source in use, so that one long sentence does not make all that follow
-    pay for it."""
+    pay for it.
 
-    def __init__(self, manifest: Manifest, rows: int, room: int) -> None:
+    On a device, past and sources stay in its memory: a step moves none of them. A newcomer's source comes from the
+    encoder by way of the host and is sent once; when the width changes, the sources in use go to the host and back.
+    States that are replaced are small and stay on the host."""
+
+    def __init__(self, manifest: Manifest, memory: Memory, rows: int, room: int) -> None:
         self.rows, self.room = rows, room
         self.states = {state.input: state.output for state in manifest.states}
-        made = {state.input: np.zeros(_shape(state, rows, room), _NUMPY[state.dtype]) for state in manifest.states}
+        layouts = {state.input: _layout(state, rows, room) for state in manifest.states}
         replaced = {state.input for state in manifest.states if state.kind == "replace"}
-        self.past: Arrays = {name: array for name, array in made.items() if name not in replaced}
-        self.held: Arrays = {name: array for name, array in made.items() if name in replaced}
+        self.past = memory.rows({name: layout for name, layout in layouts.items() if name not in replaced})
+        self.held: Arrays = {name: np.zeros(*layout) for name, layout in layouts.items() if name in replaced}
         self.left: Arrays = {name: np.zeros_like(array) for name, array in self.held.items()}
-        self.cross: Arrays = {
-            port.name: np.zeros((rows, int(port.shape[1]), 0, int(port.shape[3])), _NUMPY[port.dtype])
-            for port in manifest.graphs["decoder"].inputs
-            if port.name.startswith("cross.")
-        }
+        self._memory = memory
+        self._source_ports = [port for port in manifest.graphs["decoder"].inputs if port.name.startswith("cross.")]
+        self.cross = self._sources(0)
         self._told_lengths = any(port.name == "source_lengths" for port in manifest.graphs["decoder"].inputs)
         self.width = 0
 
     def bind(self, binding: Binding, first: int, last: int) -> None:
         """Rows first to last, past and present in the same memory."""
-        for name, array in self.past.items():
-            part = array[first:last]
-            binding.input(name, part, part.shape)
-            binding.output(self.states[name], part, part.shape)
-        for name, array in self.cross.items():
-            part = array[first:last]
-            binding.input(name, part, part.shape)
+        for name in self.past.layouts:
+            place = self.past.place(name, first, last)
+            binding.input(name, place)
+            binding.output(self.states[name], place)
+        for name in self.cross.layouts:
+            binding.input(name, self.cross.place(name, first, last))
         for name, array in self.held.items():
-            part, left = array[first:last], self.left[name][first:last]
-            binding.input(name, part, part.shape)
-            binding.output(self.states[name], left, left.shape)
+            binding.input(name, on_host(array[first:last]))
+            binding.output(self.states[name], on_host(self.left[name][first:last]))
 
     def swap(self, first: int, last: int) -> None:
         """After a call: what it left is what the next one finds."""
@@ -59,44 +61,45 @@ class RowCache:
     def fit_sources(self, longest: int, in_use: int) -> bool:
         """Makes room for sources of this length; gives room back when half of it would do. True if memory moved."""
         wanted = padded_length(longest) if self._told_lengths else longest  # else padding would be seen
-        if not self.cross or wanted == self.width or (self._told_lengths and self.width // 2 < wanted < self.width):
+        if (
+            not self._source_ports
+            or wanted == self.width
+            or (self._told_lengths and self.width // 2 < wanted < self.width)
+        ):
             return False
-        kept = min(wanted, self.width)
-        for name, array in self.cross.items():
-            rows, heads, _, size = array.shape
-            fresh = np.zeros((rows, heads, wanted, size), array.dtype)
-            fresh[:in_use, :, :kept] = array[:in_use, :, :kept]
-            self.cross[name] = fresh
-        self.width = wanted
+        fresh = self._sources(wanted)
+        if kept := min(wanted, self.width):
+            fresh.write(0, {name: array[:, :, :kept] for name, array in self.cross.read(in_use).items()})
+        self.cross, self.width = fresh, wanted
         return True
 
     def place_source(self, row: int, encoded: Arrays, index: int, length: int) -> None:
-        for name, array in self.cross.items():
-            array[row, :, :length] = encoded[name][index, :, :length]
-            array[row, :, length:] = 0
+        self.cross.write(row, {name: encoded[name][index : index + 1, :, :length] for name in self.cross.layouts})
         for name in self.held.keys() & encoded.keys():
             self.held[name][row] = encoded[name][index]
 
     def copy_past(self, source: int, target: int, length: int) -> None:
-        for array in self.past.values():
-            array[target, :, :length] = array[source, :, :length]
+        self.past.copy(source, target, length)
         for array in self.held.values():
             array[target] = array[source]
 
     def move(self, source: int, target: int, length: int) -> None:
         self.copy_past(source, target, length)
-        for array in self.cross.values():
-            array[target] = array[source]
+        self.cross.copy(source, target)
 
-    def touch(self, length: int) -> None:
-        """Memory costs a page fault at first use: better at opening than in a request."""
-        for array in self.past.values():
-            array[:, :, :length] = 0
+    def _sources(self, width: int) -> Rows:
+        return self._memory.rows(
+            {
+                port.name: Layout((self.rows, int(port.shape[1]), width, int(port.shape[3])), _NUMPY[port.dtype])
+                for port in self._source_ports
+            }
+        )
 
 
-def _shape(state: State, rows: int, room: int) -> list[int]:
+def _layout(state: State, rows: int, room: int) -> Layout:
     sizes = {"rows": rows, "room": room}
-    return [sizes[axis] if isinstance(axis, str) else axis for axis in state.shape]
+    shape = tuple(sizes[axis] if isinstance(axis, str) else axis for axis in state.shape)
+    return Layout(shape, _NUMPY[state.dtype])
 
 
 def group_by_length(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -128,7 +128,7 @@ class Decoder(Worker[DecodeJob]):
             encoded = self.session.run("encoder", self._batch(members))
             if images:
                 places = next(
-                    (value.shape[2] for name, value in encoded.items() if name in self.stepper.cache.cross), 0
+                    (value.shape[2] for name, value in encoded.items() if name in self.stepper.cache.cross.layouts), 0
                 )
                 for job in members:
                     job.source_length = places
@@ -152,7 +152,11 @@ class Decoder(Worker[DecodeJob]):
     def _step(self) -> Arrays | None:
         begun = time.monotonic()
         try:
-            top = self.stepper.step(self.rows, max(job.top for job in self.running))
+            top = self.stepper.step(
+                self.rows,
+                max(job.top for job in self.running),
+                all_scores=any(job.choosing.needs_all_scores for job in self.running),
+            )
         except Exception as error:  # of the runtime: the rows of this step are lost, those to come are not
             self._fail(list(self.running), error)
             return None

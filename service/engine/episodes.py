@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from service.engine.binding import on_host
 from service.engine.cache import RowCache
 from service.engine.jobs import Job
 from service.engine.session import Arrays, Session
@@ -92,7 +93,8 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         self.policy = manifest.policy
         self.timesteps = manifest.limits["timesteps"]
         self.context = min(self.policy.context, self.timesteps)
-        self.cache = RowCache(manifest, rows + 1, _TOKENS * self.context)  # the last row is for whole histories
+        room = _TOKENS * self.context
+        self.cache = RowCache(manifest, session.memory, rows + 1, room)  # the last row is for whole histories
         self.rows = rows
         self.open: list[Row] = []
         self.used: OrderedDict[int, Row] = OrderedDict()  # by id, least recently used first
@@ -292,12 +294,12 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
     def _call(self, tokens: Arrays, lengths: np.ndarray, positions: np.ndarray, first: int, last: int) -> np.ndarray:
         binding = self.session.binding("decoder")
         for name, value in tokens.items():
-            binding.input(name, value, value.shape)
-        binding.input("lengths", lengths, lengths.shape)
-        binding.input("positions", positions, positions.shape)
-        binding.input("total", np.array((positions + lengths).max(), np.int32), ())
+            binding.input(name, on_host(value))
+        binding.input("lengths", on_host(lengths))
+        binding.input("positions", on_host(positions))
+        binding.input("total", on_host(np.array((positions + lengths).max(), np.int32)))
         answer = np.empty((last - first, self.policy.action_size), np.float32)
-        binding.output(self._answer, answer, answer.shape)
+        binding.output(self._answer, on_host(answer))
         self.cache.bind(binding, first, last)
         binding.run()
         self.meters.steps += 1

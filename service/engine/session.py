@@ -9,21 +9,31 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from service.engine.binding import Binding
+from service.engine.memory import PROVIDERS, Memory, memory_of
 from service.package import Package, PackageError, Precision
 
 Arrays = dict[str, np.ndarray]
-_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _ON_CUDA: tuple[Precision, ...] = ("fp16",)
 
 
 class Session:
-    """Runs a package's graphs. Everything that is fed or fetched lies in this process's memory."""
+    """Runs a package's graphs. `run` takes and gives arrays of this process; `binding` takes memory wherever it is, and
+    what stays from call to call is best kept in `memory`, which is the device's own."""
 
-    def __init__(self, package: Package, *, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self, package: Package, *, device: str = "auto", threads: int | None = None, memory: Memory | None = None
+    ) -> None:
         self.package = package
         self.device = _choose(device, package)
         self.threads = threads or len(os.sched_getaffinity(0))
         self._graphs = {name: self._open(graph.file) for name, graph in package.manifest.graphs.items()}
+        if not all(PROVIDERS[self.device] in graph.get_providers() for graph in self._graphs.values()):
+            # the runtime has CUDA and the machine has not: the graphs were opened on the CPU
+            if device != "auto":
+                raise PackageError("CUDA could not be started on this machine; device cpu or auto would run here.")
+            self.device = "cpu"
+        self.memory = memory or memory_of(self.device)
         self._outputs = {name: [port.name for port in g.outputs] for name, g in package.manifest.graphs.items()}
 
     def run(self, graph: str, feeds: Mapping[str, np.ndarray]) -> Arrays:
@@ -31,7 +41,7 @@ class Session:
         return dict(zip(names, self._graphs[graph].run(names, dict(feeds)), strict=True))
 
     def binding(self, graph: str) -> Binding:
-        return Binding(self._graphs[graph])
+        return Binding(self._graphs[graph], apart=self.memory.apart)
 
     def _open(self, file: str) -> Any:
         options = onnxruntime.SessionOptions()
@@ -46,40 +56,20 @@ class Session:
             return onnxruntime.InferenceSession(
                 self.package.file(file),
                 options,
-                providers=list(dict.fromkeys([_PROVIDERS[self.device], _PROVIDERS["cpu"]])),
+                providers=list(dict.fromkeys([PROVIDERS[self.device], PROVIDERS["cpu"]])),
             )
         except Exception as error:  # the runtime raises types of its own, all of them plain exceptions
             raise PackageError(f"{self.package.file(file)} cannot be opened by ONNX Runtime: {error}") from error
-
-
-class Binding:
-    """Memory bound to a graph's inputs and outputs, for calls that only change what is in it."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-        self._binding = session.io_binding()
-        self._kept: list[np.ndarray] = []
-
-    def input(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-        self._kept.append(array)
-        self._binding.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
-
-    def output(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-        self._kept.append(array)
-        self._binding.bind_output(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
-
-    def run(self) -> None:
-        self._session.run_with_iobinding(self._binding)
 
 
 def _choose(device: str, package: Package) -> str:
     available = onnxruntime.get_available_providers()
     fits = package.manifest.precision in _ON_CUDA
     if device == "auto":
-        return "cuda" if fits and _PROVIDERS["cuda"] in available else "cpu"
-    if device not in _PROVIDERS:
-        raise ValueError(f"device {device!r} is not known; there are auto, {', '.join(_PROVIDERS)}")
-    if device == "cuda" and _PROVIDERS["cuda"] not in available:
+        return "cuda" if fits and PROVIDERS["cuda"] in available else "cpu"
+    if device not in PROVIDERS:
+        raise ValueError(f"device {device!r} is not known; there are auto, {', '.join(PROVIDERS)}")
+    if device == "cuda" and PROVIDERS["cuda"] not in available:
         raise PackageError(
             "The installed ONNX Runtime has no CUDA: pip install 'headwaiter[gpu]' on a machine with a GPU."
         )

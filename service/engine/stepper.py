@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from service.engine.binding import Binding, on_host
 from service.engine.cache import RowCache
+from service.engine.memory import Layout
 from service.engine.sequence import Row
-from service.engine.session import Arrays, Binding, Session
+from service.engine.session import Arrays, Session
 
 _TOUCHED = 64  # tokens of each row whose memory is ready before the first request
 _BINDINGS_KEPT = 128
@@ -19,7 +21,7 @@ class Stepper:
     def __init__(self, session: Session, rows: int, room: int) -> None:
         graph = session.package.manifest.graphs["decoder"]
         self.session = session
-        self.cache = RowCache(session.package.manifest, rows, room)
+        self.cache = RowCache(session.package.manifest, session.memory, rows, room)
         self.vocabulary = next(int(port.shape[1]) for port in graph.outputs if port.name == "logits")
         self._ragged = any(port.name == "source_lengths" for port in graph.inputs)
         self._one_by_one = any(port.name == "tokens" and port.shape[1] == 1 for port in graph.inputs)
@@ -29,18 +31,18 @@ class Stepper:
         self._ones = np.ones(rows, np.int32)
         self._total = np.zeros((), np.int32)
         self._k = np.ones(1, np.int64)
-        self._logits = np.zeros((rows, self.vocabulary), np.float32)
+        self._logits = session.memory.rows({"logits": Layout((rows, self.vocabulary), np.float32)})
         self._top_tokens = np.zeros(rows, np.int64)
         self._top_scores = np.zeros(rows, np.float32)
         self._bindings: dict[tuple[int, int], Binding] = {}
-        self.cache.touch(min(room, _TOUCHED))
+        self.cache.past.touch(min(room, _TOUCHED))
 
     def fit_sources(self, longest: int, in_use: int) -> None:
         if self.cache.fit_sources(longest, in_use):
             self._bindings.clear()
 
-    def step(self, rows: Sequence[Row], k: int) -> Arrays:
-        """Each row's next token goes in; out come all scores and the k best. Valid until the next step."""
+    def step(self, rows: Sequence[Row], k: int, *, all_scores: bool) -> Arrays:
+        """Each row's next token goes in; out come the k best, and if asked, all scores. Valid until the next step."""
         k = min(k, self.vocabulary)
         for row in rows:
             self._tokens[row.slot] = row.token
@@ -52,7 +54,7 @@ class Stepper:
         self._bound(count, k).run()
         self.cache.swap(0, count)
         return {
-            "logits": self._logits[:count],
+            **(self._logits.read(count) if all_scores else {}),
             "top_tokens": self._top_tokens[: count * k].reshape(count, k),
             "top_scores": self._top_scores[: count * k].reshape(count, k),
         }
@@ -84,18 +86,18 @@ class Stepper:
             row.position = len(row.job.prompt) - 1
 
     def _read_tokens(self, rows: Sequence[Row], tokens: np.ndarray, lengths: np.ndarray) -> None:
-        tokens, per_row = np.ascontiguousarray(tokens), (len(rows),)
+        count = len(rows)
         binding = self.session.binding("decoder")
-        binding.input("tokens", tokens, tokens.shape)
-        binding.input("k", np.ones(1, np.int64), (1,))
-        binding.input("lengths", lengths, per_row)
-        binding.input("positions", np.zeros(per_row, np.int32), per_row)
-        binding.input("total", np.array(tokens.shape[1], np.int32), ())
+        binding.input("tokens", on_host(np.ascontiguousarray(tokens)))
+        binding.input("k", on_host(np.ones(1, np.int64)))
+        binding.input("lengths", on_host(lengths))
+        binding.input("positions", on_host(np.zeros(count, np.int32)))
+        binding.input("total", on_host(np.array(tokens.shape[1], np.int32)))
         if self._ragged:
-            binding.input("source_lengths", np.array([row.job.source_length for row in rows], np.int32), per_row)
-        binding.output("logits", self._logits, (len(rows), self.vocabulary))
-        binding.output("top_tokens", np.empty((len(rows), 1), np.int64), (len(rows), 1))
-        binding.output("top_scores", np.empty((len(rows), 1), np.float32), (len(rows), 1))
+            binding.input("source_lengths", on_host(np.array([row.job.source_length for row in rows], np.int32)))
+        binding.output("logits", self._logits.place("logits", 0, count))
+        binding.output("top_tokens", on_host(np.empty((count, 1), np.int64)))
+        binding.output("top_scores", on_host(np.empty((count, 1), np.float32)))
         first, last = rows[0].slot, rows[-1].slot + 1
         self.cache.bind(binding, first, last)
         binding.run()
@@ -115,15 +117,15 @@ class Stepper:
 
     def _bind(self, count: int, k: int) -> Binding:
         binding = self.session.binding("decoder")
-        binding.input("tokens", self._tokens, (count, 1))
-        binding.input("k", self._k, (1,))
-        binding.input("lengths", self._ones, (count,))
-        binding.input("positions", self._positions, (count,))
-        binding.input("total", self._total, ())
+        binding.input("tokens", on_host(self._tokens[:count]))
+        binding.input("k", on_host(self._k))
+        binding.input("lengths", on_host(self._ones[:count]))
+        binding.input("positions", on_host(self._positions[:count]))
+        binding.input("total", on_host(self._total))
         if self._ragged:
-            binding.input("source_lengths", self._source_lengths, (count,))
-        binding.output("logits", self._logits, (count, self.vocabulary))
-        binding.output("top_tokens", self._top_tokens, (count, k))
-        binding.output("top_scores", self._top_scores, (count, k))
+            binding.input("source_lengths", on_host(self._source_lengths[:count]))
+        binding.output("logits", self._logits.place("logits", 0, count))
+        binding.output("top_tokens", on_host(self._top_tokens[: count * k].reshape(count, k)))
+        binding.output("top_scores", on_host(self._top_scores[: count * k].reshape(count, k)))
         self.cache.bind(binding, 0, count)
         return binding

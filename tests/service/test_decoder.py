@@ -185,12 +185,12 @@ def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(data: st.D
         jobs = []
         for text, way, longest, cancelled_after in plan:
             choosing = plain(package, **WAYS[way], max_new_tokens=longest)
-            jobs.append(job(package, texts[text], choosing, listener=_Canceller(cancelled_after)))
-            jobs[-1].listener.job = jobs[-1]  # type: ignore[union-attr]
+            jobs.append(job(package, texts[text], choosing))
+            jobs[-1].listener = Canceller(jobs[-1], cancelled_after)
             decoder.submit(jobs[-1])
             if cancelled_after == 0:
                 jobs[-1].future.cancel()
-        ended = [_outcome(each) for each in jobs]
+        ended = [answer_of(each) for each in jobs]
         for (text, way, longest, cancelled_after), outcome in zip(plan, ended, strict=True):
             if outcome is None:
                 assert cancelled_after is not None
@@ -202,18 +202,18 @@ def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(data: st.D
         assert (meters.failed, meters.rows_in_use, meters.waiting, decoder.line.work) == (0, 0, 0, 0)
 
 
-class _Canceller:
-    def __init__(self, after: int | None) -> None:
-        self.left, self.job = after, None
+class Canceller:
+    def __init__(self, job: DecodeJob, after: int | None) -> None:
+        self.job, self.left = job, after
 
     def __call__(self, _token: int) -> None:
         if self.left is not None:
             self.left -= 1
             if self.left <= 0:
-                self.job.future.cancel()  # type: ignore[attr-defined]
+                self.job.future.cancel()
 
 
-def _outcome(each: DecodeJob) -> Decoded | None:
+def answer_of(each: DecodeJob) -> Decoded | None:
     try:
         return each.future.result(60)
     except CancelledError:

@@ -13,7 +13,10 @@ from transformers import DecisionTransformerConfig, DecisionTransformerModel
 from export.pipeline import Order, export
 from service import open_model
 from service.engine.episodes import EpisodeGoneError, EpisodesFullError
-from service.model import PolicyModel
+from service.engine.memory import DeviceMemory, Memory
+from service.engine.session import Session
+from service.model import Options, PolicyModel
+from service.package import open_package
 from service.tasks.errors import InputError
 from service.tasks.policy import Moment
 
@@ -125,6 +128,30 @@ def test_past_the_context_the_window_is_rebuilt_from_its_later_half(
             np.testing.assert_allclose(action, walk.expected(original, window), atol=1e-4)
             walk.actions.append(action)
     assert rebuilt == 6
+
+
+def test_episodes_in_the_memory_of_a_device_go_on_alike(folder: Path) -> None:
+    """Side by side, alone, past the context, and moved when the first of them ends."""
+    np.testing.assert_allclose(_lived(folder, DeviceMemory("cpu")), _lived(folder, None), atol=1e-5)
+
+
+def _lived(folder: Path, memory: Memory | None) -> list[list[float]]:
+    package = open_package(folder)
+    actions = []
+    with PolicyModel(package, Session(package, threads=1, memory=memory), Options(rows=3)) as model:
+        walks = [Walk(seed) for seed in range(3)]
+        episodes = [model.episode(TARGET) for _ in walks]
+        for moment in range(2 * CONTEXT):
+            if moment == 5:
+                episodes.pop(0).close()
+                walks.pop(0)
+            if moment % 3:
+                pending = [episode.submit(*walk.next()) for walk, episode in zip(walks, episodes, strict=True)]
+                found = [e.answer(future.result(20)) for e, future in zip(episodes, pending, strict=True)]
+            else:
+                found = [episode.step(*walk.next()) for walk, episode in zip(walks, episodes, strict=True)]
+            actions += [action.continuous for action in found]
+    return actions
 
 
 def test_what_was_taken_instead_counts(model: PolicyModel, original: DecisionTransformerModel) -> None:

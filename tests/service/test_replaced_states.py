@@ -19,6 +19,7 @@ from export.pipeline import Order, export
 from export.zoo.checkpoint import Checkpoint
 from export.zoo.registry import find
 from service.engine.decoder import Decoder
+from service.engine.memory import DeviceMemory, Memory
 from service.engine.sequence import Choosing, DecodeJob
 from service.engine.session import Session
 from service.package import Package, Preprocessing
@@ -110,11 +111,11 @@ def writers(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Writer]
 
 
 @contextmanager
-def decoding(writer: Writer, rows: int, jobs: list[DecodeJob]) -> Iterator[None]:
+def decoding(writer: Writer, rows: int, jobs: list[DecodeJob], memory: Memory | None = None) -> Iterator[None]:
     """A job before all others holds the engine until they are in line: which of them join together is settled."""
     all_there = Event()
     first = writer.job(99, new=1, stop=frozenset(), listener=lambda _: all_there.wait(60))
-    decoder = Decoder(Session(writer.package, threads=1), rows=rows, room=ROOM)
+    decoder = Decoder(Session(writer.package, threads=1, memory=memory), rows=rows, room=ROOM)
     decoder.start()
     try:
         for job in (first, *jobs):
@@ -126,8 +127,10 @@ def decoding(writer: Writer, rows: int, jobs: list[DecodeJob]) -> Iterator[None]
         decoder.close(drain=False)
 
 
-def answers(writer: Writer, rows: int, jobs: list[DecodeJob]) -> list[list[tuple[tuple[int, ...], float]]]:
-    with decoding(writer, rows, jobs):
+def answers(
+    writer: Writer, rows: int, jobs: list[DecodeJob], memory: Memory | None = None
+) -> list[list[tuple[tuple[int, ...], float]]]:
+    with decoding(writer, rows, jobs, memory):
         return [[(one.tokens, one.score) for one in job.future.result(60).hypotheses] for job in jobs]
 
 
@@ -183,3 +186,13 @@ def test_prompts_of_different_lengths_are_read_side_by_side(kind: str, writers: 
     assert [tokens for ((tokens, _),) in found] == expected
     shorter = writer.job(1, prompt=prompts[1][-1:], stop=frozenset())
     assert writer.greedy(shorter) != expected[1]  # the prompt matters
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sources_in_the_memory_of_a_device_and_states_beside_them(kind: str, writers: Callable[[str], Writer]) -> None:
+    writer = writers(kind)
+    found, expected = (
+        answers(writer, 4, [writer.job(seed, new=2 + 3 * seed % 10, beams=1 + seed % 2) for seed in range(8)], memory)
+        for memory in (DeviceMemory("cpu"), None)
+    )
+    assert found == expected
