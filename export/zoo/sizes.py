@@ -68,6 +68,20 @@ class ImageSizes(Width):
         return (self.image // self.patch) ** 2
 
 
+class Seen(Width):
+    """How an image becomes a sequence: cut into patches, or seen by convolutions that halve it until one vector stands
+    for what a patch would be (Xiao et al. 2021)."""
+
+    patch: PositiveInt = 4
+    convolutions: bool = False
+
+    @model_validator(mode="after")
+    def _halvings_fit(self) -> Self:
+        if self.convolutions and (self.patch < 2 or self.patch.bit_count() > 1):
+            raise ValueError(f"patch is {self.patch}, which halving an image does not lead to")
+        return self
+
+
 class WriterSizes(Width):
     vocabulary: PositiveInt = 32
     room: PositiveInt = 32  # tokens of the longest answer, its start included

@@ -9,6 +9,7 @@ from torch.nn.functional import pixel_shuffle
 
 from export.zoo.kit.attention import SelfAttention
 from export.zoo.kit.positions import RelativeBias
+from export.zoo.sizes import Seen
 
 
 class Patches(nn.Conv2d):
@@ -25,20 +26,27 @@ STRIDE = 8  # of the stem: pixels along one side of what a vector stands for
 
 
 class Stem(nn.Sequential):
-    """Convolutions that halve the image three times: [rows, places, size]."""
+    """Convolutions that halve the image, three times unless told otherwise: [rows, places, size]."""
 
-    def __init__(self, size: int) -> None:
-        widths = (3, size // 2, size, size)
-        halvings = [
+    def __init__(self, size: int, halvings: int = 3) -> None:
+        widths = (3, size // 2, *[size] * (halvings - 1))
+        layers = [
             layer
             for before, after in pairwise(widths)
             for layer in (nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU())
         ]
-        super().__init__(*halvings, nn.Conv2d(size, size, 3, 1, 1))
+        super().__init__(*layers, nn.Conv2d(size, size, 3, 1, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
         states: Tensor = super().forward(pixels)
         return states.flatten(2).transpose(1, 2)
+
+
+def seen_by(sizes: Seen) -> nn.Module:
+    """From pixels to vectors, [rows, places, size]."""
+    if not sizes.convolutions:
+        return Patches(sizes.patch, sizes.size)
+    return Stem(sizes.size, halvings=sizes.patch.bit_length() - 1)
 
 
 class GridAttention(SelfAttention):
