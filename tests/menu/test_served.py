@@ -27,6 +27,7 @@ from export.menu.samples import SAMPLES, SUBSET, cut
 from export.pipeline import Order, export
 from loadtest.served import Service, serving
 from service import open_model
+from service.client import History, Step
 from service.package import Package
 
 REPOSITORY = Path(__file__).parents[2]
@@ -61,8 +62,8 @@ def test_known_answers(service: Service) -> None:
         found = client.classify("topics-bert", text=texts, top_k=1)
         assert [each.labels[0].name for each in found] == ["animal", "place", "person"]
         state = json.loads((SAMPLES / "breakout.json").read_text(encoding="utf-8"))["steps"][0]["state"]
-        action = client.act("breakout-dt", {"steps": [{"state": state}], "target_return": 40})
-        assert action.discrete in range(len(MOVES))
+        action = client.act("breakout-dt", History([Step(state)], target_return=40))
+        assert action.discrete == MOVES.index("left")
 
 
 def test_the_transcript_of_the_readme(service: Service) -> None:
