@@ -32,7 +32,8 @@ format: $(READY) ## let ruff rewrite what it can
 protos: $(READY) ## the Python stubs of the .proto files
 	$(BIN)/python protos/generate.py
 
-serve: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## from nothing to serving: exports the default models once, then answers
+serve: $(READY) ## from nothing to serving: exports the models of the menu once, then answers
+	$(BIN)/headwaiter menu export
 	$(BIN)/headwaiter serve deploy/serve.yaml
 
 models/%/1/int8/manifest.json: | $(READY)

@@ -1,32 +1,25 @@
-"""`headwaiter export`, `inspect` and `menu`. Torch is loaded when an export begins, not before."""
+"""`headwaiter export` and `inspect`. Torch is loaded when an export begins, not before."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn, get_args
+from typing import Annotated, get_args
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from export import report
+from export.console import console, fail, step
 from export.errors import ExportError, SourceError
 from service.package import PackageError, Precision, Task, open_package, verify
 
-_console = Console(highlight=False)
-_errors = Console(stderr=True, highlight=False)
 _TASKS, _PRECISIONS = get_args(Task), get_args(Precision)
 
 
 def add_commands(app: typer.Typer) -> None:
     app.command("export")(export_command)
     app.command("inspect")(inspect_command)
-    app.command("menu")(menu_command)
 
 
 def export_command(
@@ -57,18 +50,18 @@ def export_command(
     _demand(precision in _PRECISIONS, f"{precision!r} is not a precision; there are {', '.join(_PRECISIONS)}.")
     started = time.monotonic()
     try:
-        with _step("start"):
+        with step("start"):
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             from export.pipeline import Order, export
         order = Order(source, task, name, version, precision, out, force, allow_unfused)  # type: ignore[arg-type]
-        package = export(order, _step)
+        package = export(order, step)
     except ModuleNotFoundError as error:
-        _fail(f"Exporting needs {error.name}, which is not installed: pip install 'headwaiter[export,cpu]'.", 2)
+        fail(f"Exporting needs {error.name}, which is not installed: pip install 'headwaiter[export,cpu]'.", 2)
     except SourceError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except ExportError as error:
-        _fail(f"{error} No package was written.", 1)
-    report.show(_console, package, seconds=time.monotonic() - started)
+        fail(f"{error} No package was written.", 1)
+    report.show(console, package, seconds=time.monotonic() - started)
 
 
 def inspect_command(
@@ -94,33 +87,12 @@ def inspect_command(
         package = open_package(path, version=version, precision=precision)  # type: ignore[arg-type]
         verify(package)
     except PackageError as error:
-        _fail(str(error), 2)
-    report.show(_console, package)
+        fail(str(error), 2)
+    report.show(console, package)
     if device == "cuda":
-        report.show_cuda(_console, package)
-
-
-def menu_command(out: Annotated[Path, typer.Option(help="Where packages are kept.")] = Path("models")) -> None:
-    """List the models that come with the house, and which of them are exported already."""
-    from export.menu import menu
-
-    report.show_menu(_console, menu(), out)
-
-
-@contextmanager
-def _step(text: str) -> Iterator[None]:
-    """A line for each step when it is done; while it goes on, a spinner where someone watches."""
-    started = time.monotonic()
-    with _console.status(f"{text} …"):
-        yield
-    _console.print(f"[green]✓[/] {text} [dim]{time.monotonic() - started:.1f} s[/]")
+        report.show_cuda(console, package)
 
 
 def _demand(holds: bool, sentence: str) -> None:
     if not holds:
-        _fail(sentence, 2)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    _errors.print(Text.assemble(("✗ ", "red"), sentence), soft_wrap=True)  # a sentence may have brackets of its own
-    sys.exit(code)
+        fail(sentence, 2)

@@ -1,9 +1,9 @@
-"""What `export`, `inspect` and `menu` show of packages."""
+"""What `export` and `inspect` show of packages."""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from export.menu import Dish
 from service.package import Loss, Package, PackageError, Parity, open_package, versions
 
 
@@ -36,14 +35,6 @@ def show_cuda(console: Console, package: Package) -> None:
     for graph, operators in found.items():
         for operator, reason in operators.items():
             console.print(f"cuda      {graph}: {operator} would fall back to the CPU: {reason}", style="yellow")
-
-
-def show_menu(console: Console, dishes: Mapping[str, Dish], out: Path) -> None:
-    table = Table("model", "task", "what it is", "licence", "exported", header_style="bold", box=SIMPLE_HEAD)
-    for dish in dishes.values():
-        table.add_row(dish.name, dish.task, dish.about, dish.license, _exported(out / dish.name) or "no")
-    console.print(table)
-    console.print("[dim]headwaiter export NAME [--precision int8] makes the package.[/]")
 
 
 def _graphs(package: Package) -> Table:
@@ -99,7 +90,7 @@ def _size(count: int) -> str:
     return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 
-def _exported(folder: Path) -> str:
+def exported(folder: Path) -> str:
     if not folder.is_dir():
         return ""
     made = []

@@ -41,8 +41,8 @@ def opened(text: str) -> Iterator[Source]:
     """The model behind SOURCE; files that had to be unpacked are there while inside."""
     path = Path(text)
     if (dish := menu().get(text)) is not None and not path.exists():
-        with _unpacked(fetch(dish)) as argos:
-            yield _from_dish(dish, argos)
+        with _of_menu(dish) as source:
+            yield source
     elif is_argos(path) and path.is_file():
         with _unpacked(path) as argos:
             yield _from_argos(path.name, argos)
@@ -66,8 +66,13 @@ def _unpacked(package: Path) -> Iterator[Argos]:
         yield load_argos(unpack(package, Path(folder)))
 
 
-def _from_dish(dish: Dish, argos: Argos) -> Source:
-    return Source(argos.family, dish.requirement, dish.license, dish.attribution, argos.languages)
+@contextmanager
+def _of_menu(dish: Dish) -> Iterator[Source]:
+    if dish.parcel is None:
+        yield Source(load_checkpoint(dish.weights), f"headwaiter menu: {dish.name}", dish.license, dish.attribution)
+        return
+    with _unpacked(fetch(dish)) as argos:
+        yield Source(argos.family, dish.parcel.requirement, dish.license, dish.attribution, argos.languages)
 
 
 def _from_argos(origin: str, argos: Argos) -> Source:

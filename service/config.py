@@ -111,6 +111,7 @@ class Model(_Section):
     autoscale: Autoscale | None = None
     rows: Count = 64
     limits: Limits = Limits()
+    optional: bool = False
 
     @property
     def least_replicas(self) -> int:
@@ -168,6 +169,8 @@ class Service:
     config: Config
     packages: dict[str, Package]
     keys: Path | None
+    left_out: tuple[str, ...] = ()
+    """Optional models that are not there."""
 
     @property
     def is_local(self) -> bool:
@@ -185,8 +188,17 @@ def load(file: Path) -> Service:
     except ValidationError as error:
         raise ConfigError(f"{file}: {_sentence(error.errors())}.") from error
     folder = file.resolve().parent
-    packages = {name: _package(file, name, model, folder) for name, model in config.models.items()}
-    return Service(file, config, packages, _keys(file, config.auth, folder))
+    there = {name: model for name, model in config.models.items() if not _may_be_left_out(model, folder)}
+    if not there:
+        raise ConfigError(f"{file}: none of its models is there; `headwaiter menu export` makes those of the menu.")
+    packages = {name: _package(file, name, model, folder) for name, model in there.items()}
+    left_out = tuple(name for name in config.models if name not in there)
+    keys = _keys(file, config.auth, folder)
+    return Service(file, config.model_copy(update={"models": there}), packages, keys, left_out)
+
+
+def _may_be_left_out(model: Model, folder: Path) -> bool:
+    return model.optional and not (folder / model.path).is_dir()
 
 
 def _package(file: Path, name: str, model: Model, folder: Path) -> Package:

@@ -310,6 +310,8 @@ def _remark(service: Service, voice: Voice) -> None:
     from service.launch import cores, cpus_asked
 
     config = service.config
+    for name in service.left_out:
+        voice.warn(f"{name} is left out: its package is not there, and serve.yaml calls it optional.")
     for name, model in config.models.items():
         found = service.packages[name].manifest.precision
         if model.precision not in (None, found):

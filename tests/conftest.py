@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,3 +72,19 @@ def packages(shared: Path, checkpoints: Callable[[str], Path]) -> Packages:
         return Exported(source, package)
 
     return make
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a disk needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(megabytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
+        subprocess.run(command, check=True, capture_output=True)
+        return place
+
+    yield mount
+    subprocess.run(["umount", str(place)], check=False, capture_output=True)

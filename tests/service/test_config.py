@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -72,12 +71,6 @@ def test_limits_are_those_of_a_model_opened_in_process() -> None:
     for name in ("text", "new_tokens", "pixels", "images"):
         assert getattr(here, name) == getattr(there, name)
     assert Model(path="").rows == there.rows
-
-
-def test_the_default_serve_yaml_is_valid() -> None:
-    text = (Path(__file__).parents[2] / "deploy/serve.yaml").read_text(encoding="utf-8")
-
-    assert list(Config.model_validate(yaml.safe_load(text)).models) == ["opus-mt-zh-en"]
 
 
 def _tiny(addition: str) -> str:

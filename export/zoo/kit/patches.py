@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,14 @@ class PatchClassifier(ImageClassifier):
 
     def __init__(self, sizes: ImageSizes) -> None:
         super().__init__(sizes)
-        self.patches = Patches(sizes.patch, sizes.size)
+        self.patches = self.make_patches(sizes)
         self.stack = Stack(self.block(self.make_mixer(sizes), sizes.size, sizes.hidden) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.size)
         self.head = nn.Linear(sizes.size, sizes.classes)
+
+    def make_patches(self, sizes: Any) -> nn.Module:
+        """Called with pixels, it returns states [rows, places, size]."""
+        return Patches(sizes.patch, sizes.size)
 
     def make_mixer(self, sizes: ImageSizes) -> nn.Module:
         """One layer's; called with states [rows, places, size]."""

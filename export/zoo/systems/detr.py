@@ -8,9 +8,8 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from export.zoo.data.scenes import Scenes
-from export.zoo.kit.attention import PlacedAttention
-from export.zoo.kit.blocks import FeedForward
 from export.zoo.kit.images import STRIDE, Stem
+from export.zoo.kit.placed import PlacedBlock
 from export.zoo.kit.positions import grid_sinusoids
 from export.zoo.model import Detector
 from export.zoo.recipe import Recipe
@@ -25,27 +24,6 @@ class DetrSizes(Width):
     classes: PositiveInt = 4
     queries: PositiveInt = 9
     decoder_layers: PositiveInt = 2
-
-
-class Block(nn.Module):
-    """Places attend to each other and, in the decoder, to those of the image."""
-
-    def __init__(self, sizes: DetrSizes, *, crosses: bool) -> None:
-        super().__init__()
-        self.attention = PlacedAttention(sizes.size, sizes.heads)
-        self.cross = PlacedAttention(sizes.size, sizes.heads) if crosses else None
-        if self.cross is not None:  # equal places compare as equal from the start
-            self.cross.key.load_state_dict(self.cross.query.state_dict())
-        self.feed_forward = FeedForward(sizes.size, sizes.hidden)
-        self.norm, self.cross_norm, self.feed_norm = (nn.LayerNorm(sizes.size) for _ in range(3))
-
-    def forward(self, states: Tensor, places: Tensor, memory: Tensor, memory_places: Tensor) -> Tensor:
-        normed = self.norm(states)
-        states = states + self.attention(normed, places, normed, places)
-        if self.cross is not None:
-            states = states + self.cross(self.cross_norm(states), places, memory, memory_places)
-        answer: Tensor = states + self.feed_forward(self.feed_norm(states))
-        return answer
 
 
 @system(
@@ -65,9 +43,9 @@ class Detr(Detector):
         super().__init__(sizes)
         self.stem = Stem(sizes.size)
         self.register_buffer("places", grid_sinusoids(sizes.image // STRIDE, sizes.size), persistent=False)
-        self.encoder = nn.ModuleList(Block(sizes, crosses=False) for _ in range(sizes.layers))
+        self.encoder = nn.ModuleList(PlacedBlock(sizes, crosses=False) for _ in range(sizes.layers))
         self.queries = nn.Parameter(self._places_of(spread(sizes.queries)))
-        self.decoder = nn.ModuleList(Block(sizes, crosses=True) for _ in range(sizes.decoder_layers))
+        self.decoder = nn.ModuleList(PlacedBlock(sizes, crosses=True) for _ in range(sizes.decoder_layers))
         self.memory_norm, self.norm = nn.LayerNorm(sizes.size), nn.LayerNorm(sizes.size)
         self.classes = nn.Linear(sizes.size, sizes.classes + 1)
         self.boxes = nn.Sequential(nn.Linear(sizes.size, sizes.size), nn.ReLU(), nn.Linear(sizes.size, 4))

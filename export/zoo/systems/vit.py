@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
+from torch import nn
+
 from export.zoo.data.digits import Digits
+from export.zoo.kit.images import seen_by
 from export.zoo.kit.patches import LedPatchClassifier
 from export.zoo.recipe import Recipe
 from export.zoo.registry import system
+from export.zoo.sizes import ImageSizes, Seen, Sizes
+
+
+class VitSizes(ImageSizes, Seen):
+    pass
 
 
 @system(
@@ -14,3 +24,8 @@ from export.zoo.registry import system
 )
 class ViT(LedPatchClassifier):
     """Patches are words; a learned token before them is what the answer is read from."""
+
+    Sizes: ClassVar[type[Sizes]] = VitSizes
+
+    def make_patches(self, sizes: Any) -> nn.Module:
+        return seen_by(sizes, sizes.size)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from pydantic import model_validator
 from torch import nn
 
 from export.zoo.data.scenes import SceneCaptions
 from export.zoo.kit.attention import SelfAttention
 from export.zoo.kit.blocks import PreNorm, Stack
 from export.zoo.kit.captioners import TransformerCaptioner
-from export.zoo.kit.images import seen_by
+from export.zoo.kit.images import STRIDE, seen_by
+from export.zoo.kit.placed import PlacedEncoder
 from export.zoo.kit.positions import OnGrid
 from export.zoo.recipe import Recipe
 from export.zoo.registry import system
@@ -16,7 +18,13 @@ from export.zoo.sizes import CaptionerSizes, Seen, Sizes
 
 
 class VitCaptionerSizes(CaptionerSizes, Seen):
-    pass
+    placed: bool = False  # sees as DETR does: convolutions before, and places in every layer
+
+    @model_validator(mode="after")
+    def _convolutions_fit(self) -> Self:
+        if self.placed and self.patch != STRIDE:
+            raise ValueError(f"patch is {self.patch}; where it is placed it is {STRIDE}")
+        return self
 
 
 @system(
@@ -29,6 +37,8 @@ class VitCaptioner(TransformerCaptioner):
     Sizes: ClassVar[type[Sizes]] = VitCaptionerSizes
 
     def make_encoder(self, sizes: Any) -> nn.Module:
+        if sizes.placed:
+            return nn.Sequential(PlacedEncoder(sizes, sizes.image), OnGrid(sizes.image // STRIDE, sizes.size))
         return nn.Sequential(
             seen_by(sizes, sizes.size),
             OnGrid(sizes.image // sizes.patch, sizes.size),
