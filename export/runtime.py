@@ -25,6 +25,7 @@ class Runtime:
 
     def __init__(self, folder: Path, graphs: Sequence[str], states: Sequence[State] = ()) -> None:
         options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # how a small convolution is divided among several depends on the batch
         options.log_severity_level = 3
         self.states = states
         self._sessions = {

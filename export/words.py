@@ -155,8 +155,10 @@ class Translator(WordDecoder):
         return {"tokens": Port(torch.int64, ("rows", "source")), "lengths": Port(torch.int32, ("rows",))}
 
     def sample_source(self, rows: int, length: int, rng: np.random.Generator) -> Arrays:
-        lengths = ragged_lengths(rows, min(length, self.limits()["source"]), rng)
-        tokens = rng.integers(0, self.source_vocabulary(), (rows, padded_length(int(lengths.max()))))
+        longest = self.limits()["source"]
+        lengths = ragged_lengths(rows, min(length, longest), rng)
+        width = min(padded_length(int(lengths.max())), longest)
+        tokens = rng.integers(0, self.source_vocabulary(), (rows, width))
         return {"tokens": tokens, "lengths": lengths}
 
     def source_vocabulary(self) -> int:

@@ -12,7 +12,7 @@ from export.zoo.registry import system
 from export.zoo.sizes import ImageSizes, Seen, Sizes
 
 
-class VitSizes(ImageSizes, Seen):
+class VitSizes(Seen, ImageSizes):
     pass
 
 

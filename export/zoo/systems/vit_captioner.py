@@ -17,7 +17,7 @@ from export.zoo.registry import system
 from export.zoo.sizes import CaptionerSizes, Seen, Sizes
 
 
-class VitCaptionerSizes(CaptionerSizes, Seen):
+class VitCaptionerSizes(Seen, CaptionerSizes):
     placed: bool = False  # sees as DETR does: convolutions before, and places in every layer
 
     @model_validator(mode="after")
