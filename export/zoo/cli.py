@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
+from export.console import console, fail
 from export.errors import ExportError, SourceError
 
 if TYPE_CHECKING:
     from export.zoo.training import Progress as Learned
 
-_console, _errors = Console(highlight=False), Console(stderr=True, highlight=False)
 CHECKPOINTS = Path("checkpoints/zoo")
 
 
@@ -49,8 +46,8 @@ def list_command(context: typer.Context) -> None:
         table.add_section()
         for each in (each for each in systems().values() if each.group == group):
             table.add_row(each.name, each.task, f"{each.parameters():,}", each.paper)
-    _console.print(table)
-    _console.print("[dim]headwaiter zoo train NAME trains one; headwaiter export checkpoints/zoo/NAME packs it.[/]")
+    console.print(table)
+    console.print("[dim]headwaiter zoo train NAME trains one; headwaiter export checkpoints/zoo/NAME packs it.[/]")
 
 
 def train_command(
@@ -87,7 +84,7 @@ def train_command(
 
         folder = out or CHECKPOINTS / name
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=_console) as bar:
+        with Progress(*columns, console=console) as bar:
             task = bar.add_task(f"{name} starts", total=steps or system.recipe.steps)
             outcome = achieve(
                 system,
@@ -97,19 +94,14 @@ def train_command(
                 watch=lambda now: bar.update(task, completed=now.done, description=describe(now)),
             )
     except ModuleNotFoundError as error:
-        _fail(f"Training needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
+        fail(f"Training needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
     except SourceError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except ExportError as error:
-        _fail(str(error), 1)
+        fail(str(error), 1)
     verdict = (
         "" if outcome.bar is None else f" (the bar is {outcome.bar:g}: {'' if outcome.reached else 'not '}reached)"
     )
-    _console.print(f"{outcome.metric} {outcome.value:.3f} on held-out data, through the exported package{verdict}")
-    _console.print(f"{outcome.parameters:,} parameters, {outcome.seconds:.0f} s; the checkpoint is in {folder}")
-    _console.print(f"[dim]headwaiter export {folder} --name {name}[/]")
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    _errors.print(Text.assemble(("✗ ", "red"), sentence), soft_wrap=True)
-    sys.exit(code)
+    console.print(f"{outcome.metric} {outcome.value:.3f} on held-out data, through the exported package{verdict}")
+    console.print(f"{outcome.parameters:,} parameters, {outcome.seconds:.0f} s; the checkpoint is in {folder}")
+    console.print(f"[dim]headwaiter export {folder} --name {name}[/]")

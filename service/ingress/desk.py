@@ -27,7 +27,6 @@ _MOST_INPUTS = 256
 _LONGEST_UNKNOWN = 1024  # jobs in a line of unknown pace
 _THREADS = 2
 _NEWS = 0.1  # how much the latest counts
-_CAUTION = 1.15  # waits are estimated in the mean, and one in twenty was longer by this; what is allowed is a promise
 _LIGHT = 1000  # characters: so much is prepared faster than a thread is woken
 
 
@@ -102,7 +101,7 @@ class Desk:
         wait, most = self.engine.estimated_wait(), self.limits["wait_ms"] / 1e3
         if wait is None:  # how fast the line moves is not known yet; it soon will be
             wait = 0.0 if len(self.engine.line.jobs) < _LONGEST_UNKNOWN else most + 1
-        wait = _CAUTION * (wait + self._preparing * self._usual_seconds / _THREADS)
+        wait += self._preparing * self._usual_seconds / _THREADS
         if wait > most:
             self.engine.line.meters.refused += 1
             raise QueueFullError(
