@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from service.config import Limits
 from service.ingress.desk import Desk, TokenTimes, Who
 from service.ingress.endpoint import Endpoint, Recorder
-from service.ingress.grpc import Servicer
+from service.ingress.grpc import Context, Servicer, refuse
 from service.ingress.health import Health
+from service.ingress.methods import Method
 from service.ingress.verbs import open_verbs
 from service.keys import KeyFile
 from service.load import LoadGauge
@@ -84,6 +85,13 @@ class ModelHost(Servicer, Health):
             precision=manifest.precision,
             device=device,
         )
+
+    def turns_away(self, method: Method, context: Context) -> bool:
+        """Whether there is no place in line for a call of it; if so, the caller has been told."""
+        refusal = self.desk.refusal() if method.name in self.endpoint.verbs else None
+        if refusal is not None:
+            refuse(self.endpoint, method, context, refusal)
+        return refusal is not None
 
     def is_ready(self) -> bool:
         return bool(self.model.engine.is_alive)

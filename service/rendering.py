@@ -17,6 +17,7 @@ from service.package import MANIFEST, Package, digest
 
 TASK_SERVICES = ("Translation", "Captioning", "Classification", "Detection", "Policy", "Generation", "Models")
 SERVICERS = [
+    "service.ingress.door.guard",  # first: it looks after those that follow
     *(f"headwaiter.v1.{name.lower()}_pb2_grpc.add_{name}Servicer_to_server" for name in TASK_SERVICES),
     "grpc_health.v1.health_pb2_grpc.add_HealthServicer_to_server",
 ]

@@ -15,6 +15,7 @@ from ray import serve
 
 from service.catalog import NAME, Catalog, replicas_wanted
 from service.host import HostArgs, ModelHost
+from service.ingress import door
 from service.ingress.http.catalog import build_catalog_app
 from service.ingress.http.model import build_app
 from service.keys import KeyFile
@@ -52,6 +53,7 @@ class ModelReplica(ModelHost):
         super().__init__(parsed, self._page.of(parsed.name))
         self._message_mb, self._needs_key = parsed.limits.message_mb, parsed.keys is not None
         self._observing: asyncio.Task[None] | None = None
+        door.stand_for(self)
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         observing = _keep_observing(self._observe, _OBSERVE_SECONDS)

@@ -97,17 +97,20 @@ class Desk:
         self._preparing -= 1
 
     def admit(self) -> None:
-        """Refuses who would wait longer than the model is allowed to let wait."""
+        if (refusal := self.refusal()) is not None:
+            raise refusal
+
+    def refusal(self) -> QueueFullError | None:
+        """What to tell somebody who comes now and would wait longer than the model is allowed to let wait."""
         wait, most = self.engine.estimated_wait(), self.limits["wait_ms"] / 1e3
         if wait is None:  # how fast the line moves is not known yet; it soon will be
             wait = 0.0 if len(self.engine.line.jobs) < _LONGEST_UNKNOWN else most + 1
         wait += self._preparing * self._usual_seconds / _THREADS
-        if wait > most:
-            self.engine.line.meters.refused += 1
-            raise QueueFullError(
-                f"{self.who.name} is busy: the wait would be {wait:,.1f} s; the limit is {most:,.1f} s",
-                retry_after=min(wait - most, 30.0) + 0.1,
-            )
+        if wait <= most:
+            return None
+        self.engine.line.meters.refused += 1
+        sentence = f"{self.who.name} is busy: the wait would be {wait:,.1f} s; the limit is {most:,.1f} s"
+        return QueueFullError(sentence, retry_after=min(wait - most, 30.0) + 0.1)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

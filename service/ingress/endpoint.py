@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from google.protobuf.message import Message
 from grpc import StatusCode
@@ -78,6 +78,11 @@ class Endpoint:
     def _demand_local(self, call: Call) -> None:
         if self._local and not call.is_local:
             raise UnauthenticatedError("this service answers calls from its own machine only; others need keys set")
+
+    def refuse(self, call: Call, refusal: Exception) -> NoReturn:
+        """As if the method had refused; who may not ask at all is told that instead."""
+        with self._served(call):
+            raise refusal
 
     def failed(self, call: Call, error: BaseException) -> FailedError:
         """Counts and logs what a call ended with."""

@@ -51,6 +51,15 @@ def _fail(context: Context, call: Call, error: FailedError) -> None:
     context.set_trailing_metadata([(REQUEST_ID, call.request_id), (_DETAILS, failure.details())])
 
 
+def refuse(endpoint: Endpoint, method: Method, context: Context, refusal: Exception) -> None:
+    """In the words that the call would have got inside."""
+    call = _begin(method, context)
+    try:
+        endpoint.refuse(call, refusal)
+    except FailedError as error:
+        _fail(context, call, error)
+
+
 def _unary(method: Method) -> Any:
     async def answer(self: Servicer, request: Message, grpc_context: Context) -> Message:
         call = _begin(method, grpc_context)

@@ -27,6 +27,7 @@ _FILES: tuple[Any, ...] = (
     generation_pb2,
     models_pb2,
 )
+_MODELS = models_pb2.DESCRIPTOR.services_by_name["Models"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ class Method:
     response: type[Message]
     takes_stream: bool
     gives_stream: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether it asks the model for work; an episode does so with every step, and has a row of its own."""
+        return self.service != _MODELS and not self.takes_stream
 
 
 def _methods() -> dict[str, Method]:

@@ -284,13 +284,14 @@ def test_a_bad_token_fails_its_own_request_only(packages: Packages) -> None:
 def test_a_deadline_frees_the_rows(packages: Packages) -> None:
     package = packages("gpt2", "fp32").package
     (tokens,) = sources(package, 1)
-    endless = plain(package, stop=frozenset(), max_new_tokens=40, beams=4)
-    with engine(package, rows=4) as decoder:
-        late = job(package, tokens, endless, deadline=time.monotonic() + 0.01)
+    endless = plain(package, stop=frozenset(), max_new_tokens=40)
+    with engine(package, rows=1) as decoder:
+        deadline = time.monotonic() + 0.1
+        late = job(package, tokens, endless, deadline=deadline, listener=lambda _: time.sleep(0.01))  # 0.4 s in all
         decoder.submit(late)
         with pytest.raises(DeadlineError):
             late.future.result(30)
-        run(decoder, [job(package, tokens, plain(package, beams=4))])
+        run(decoder, [job(package, tokens, plain(package))])
         assert decoder.meters.cancelled == 1
 
 

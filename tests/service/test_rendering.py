@@ -201,7 +201,7 @@ def test_only_what_changed_is_told(
 def test_every_servicer_can_be_imported() -> None:
     options = gRPCOptions(grpc_servicer_functions=SERVICERS)
 
-    assert len(options.grpc_servicer_func_callable) == len(SERVICERS) == 8
+    assert len(options.grpc_servicer_func_callable) == len(SERVICERS) == 9
 
 
 def test_the_command_prints_it_and_deploys_nothing(folder: Path) -> None:
