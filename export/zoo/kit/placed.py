@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from math import ceil
+
+import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from export.zoo.kit.attention import PlacedAttention
@@ -32,21 +36,52 @@ class PlacedBlock(nn.Module):
         return answer
 
 
-class PlacedEncoder(nn.Module):
-    """The half of a DETR that looks: convolutions, then blocks; [rows, places, size] of pixels."""
+class ObjectSizes(Width):
+    """`layers` of the encoder."""
+
+    image: int = Field(default=64, gt=0, multiple_of=STRIDE)
+    queries: PositiveInt = 9
+    decoder_layers: PositiveInt = 2
+
+
+class Objects(nn.Module):
+    """What DETR has before its heads: convolutions, an encoder, and queries that each look for one thing in the image.
+    They begin as places spread over it, so that they differ from the first step on."""
 
     places: Tensor
 
-    def __init__(self, sizes: Width, image: int) -> None:
+    def __init__(self, sizes: ObjectSizes) -> None:
         super().__init__()
         self.stem = Stem(sizes.size)
-        self.register_buffer("places", grid_sinusoids(image // STRIDE, sizes.size), persistent=False)
+        self.register_buffer("places", grid_sinusoids(sizes.image // STRIDE, sizes.size), persistent=False)
         self.encoder = nn.ModuleList(PlacedBlock(sizes, crosses=False) for _ in range(sizes.layers))
-        self.memory_norm = nn.LayerNorm(sizes.size)
+        self.queries = nn.Parameter(self._places_of(spread(sizes.queries), sizes.image // STRIDE))
+        self.decoder = nn.ModuleList(PlacedBlock(sizes, crosses=True) for _ in range(sizes.decoder_layers))
+        self.memory_norm, self.norm = nn.LayerNorm(sizes.size), nn.LayerNorm(sizes.size)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def _places_of(self, anchors: Tensor, side: int) -> Tensor:
+        """Of the cells in which the anchors have their centres."""
+        column, row = (anchors[:, :2] * side).long().unbind(1)
+        return self.places[row * side + column]
+
+    def looks(self, pixels: Tensor) -> list[Tensor]:
+        """States of the queries [rows, queries, size], after each layer of the decoder."""
         memory = self.stem(pixels)
         for block in self.encoder:
             memory = block(memory, self.places, memory, self.places)
-        states: Tensor = self.memory_norm(memory)
-        return states
+        memory = self.memory_norm(memory)
+        states, looks = self.queries.expand(pixels.shape[0], -1, -1), []
+        for block in self.decoder:
+            states = block(states, self.queries, memory, self.places)
+            looks.append(self.norm(states))
+        return looks
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.looks(pixels)[-1]
+
+
+def spread(count: int) -> Tensor:
+    """So many boxes [count, 4] of a quarter's width, on a grid."""
+    side = ceil(count**0.5)
+    cells = torch.stack([torch.arange(count) % side, torch.arange(count) // side], 1)
+    return torch.cat([(cells + 0.5) / side, torch.full((count, 2), 0.25)], 1)

@@ -30,7 +30,7 @@ class ReformerSizes(SequenceSizes):
     "reformer",
     group="cheaper attention",
     paper="Kitaev et al. 2020, Reformer: The Efficient Transformer",
-    recipe=Recipe(ListOps, bar=0.7, steps=1500, tier=2),
+    recipe=Recipe(ListOps, bar=0.7, steps=2400, rate=2e-3, tier=2),
 )
 class Reformer(SequenceClassifier):
     Sizes: ClassVar[type[Sizes]] = ReformerSizes

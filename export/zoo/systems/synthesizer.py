@@ -27,7 +27,7 @@ class SynthesizerDense(SequenceClassifier):
     "synthesizer-random",
     group="cheaper attention",
     paper=_PAPER,
-    recipe=Recipe(ListOps, bar=0.6, steps=1500, tier=2),
+    recipe=Recipe(ListOps, bar=0.6, steps=3500, tier=2),
 )
 class SynthesizerRandom(SequenceClassifier):
     unfusable = "the scores are learned weights of pairs of places, not products of queries and keys"

@@ -2,29 +2,36 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 from torch import nn
 
 from export.zoo.data.scenes import SceneCaptions
 from export.zoo.kit.attention import SelfAttention
 from export.zoo.kit.blocks import PreNorm, Stack
 from export.zoo.kit.captioners import TransformerCaptioner
-from export.zoo.kit.images import STRIDE, seen_by
-from export.zoo.kit.placed import PlacedEncoder
-from export.zoo.kit.positions import OnGrid
+from export.zoo.kit.images import seen_by
+from export.zoo.kit.placed import Objects, ObjectSizes
+from export.zoo.kit.positions import Numbered, OnGrid
 from export.zoo.recipe import Recipe
 from export.zoo.registry import system
 from export.zoo.sizes import CaptionerSizes, Seen, Sizes
 
 
 class VitCaptionerSizes(Seen, CaptionerSizes):
-    placed: bool = False  # sees as DETR does: convolutions before, and places in every layer
+    """With `queries`, words are told of so many objects, found as DETR finds them, and not of patches: the idea of
+    Anderson et al. 2018, Bottom-Up and Top-Down Attention."""
+
+    queries: NonNegativeInt = 0
+    decoder_layers: PositiveInt = 2  # that look for objects
 
     @model_validator(mode="after")
     def _convolutions_fit(self) -> Self:
-        if self.placed and self.patch != STRIDE:
-            raise ValueError(f"patch is {self.patch}; where it is placed it is {STRIDE}")
+        if self.queries:
+            self.objects()
         return self
+
+    def objects(self) -> ObjectSizes:
+        return ObjectSizes(**{name: getattr(self, name) for name in ObjectSizes.model_fields})
 
 
 @system(
@@ -37,8 +44,8 @@ class VitCaptioner(TransformerCaptioner):
     Sizes: ClassVar[type[Sizes]] = VitCaptionerSizes
 
     def make_encoder(self, sizes: Any) -> nn.Module:
-        if sizes.placed:
-            return nn.Sequential(PlacedEncoder(sizes, sizes.image), OnGrid(sizes.image // STRIDE, sizes.size))
+        if sizes.queries:
+            return nn.Sequential(Objects(sizes.objects()), Numbered(sizes.queries, sizes.size))
         return nn.Sequential(
             seen_by(sizes, sizes.size),
             OnGrid(sizes.image // sizes.patch, sizes.size),
