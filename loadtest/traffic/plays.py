@@ -12,7 +12,7 @@ import numpy as np
 from service.client.results import Action, Description
 
 _USUAL_STEPS, _MOST_STEPS = 20, 120
-_CARTPOLE_RETURN = 200.0
+_CARTPOLE_RETURN, _BREAKOUT_RETURN = 200.0, 40.0
 
 
 class Play(ABC):
@@ -33,20 +33,42 @@ class Play(ABC):
         """The next state, the reward, and whether it is over."""
 
 
-class CartPole(Play):
-    """Gymnasium's; the zoo's Decision Transformer has learnt it."""
+class Game(Play):
+    """An environment as gymnasium's are called."""
 
-    target_return = _CARTPOLE_RETURN
+    @abstractmethod
+    def make(self) -> Any: ...
 
     def reset(self) -> list[float]:
-        import gymnasium
-
-        self._environment: Any = gymnasium.make("CartPole-v1")
-        return [float(value) for value in self._environment.reset(seed=self.seed)[0]]
+        self._environment = self.make()
+        state, _ = self._environment.reset(seed=self.seed)
+        return np.asarray(state, float).tolist()
 
     def step(self, action: Action) -> tuple[list[float], float, bool]:
         state, reward, ended, cut, _ = self._environment.step(action.discrete)
-        return [float(value) for value in state], float(reward), ended or cut
+        return np.asarray(state, float).tolist(), float(reward), ended or cut
+
+
+class CartPole(Game):
+    """The zoo's Decision Transformer has learnt it."""
+
+    target_return = _CARTPOLE_RETURN
+
+    def make(self) -> Any:
+        import gymnasium
+
+        return gymnasium.make("CartPole-v1")
+
+
+class Bricks(Game):
+    """The menu's `breakout-dt` has learnt it."""
+
+    target_return = _BREAKOUT_RETURN
+
+    def make(self) -> Any:
+        from export.menu.breakout import Breakout
+
+        return Breakout()
 
 
 class Drift(Play):
@@ -68,6 +90,7 @@ class Drift(Play):
 
 _PLAYS: dict[tuple[int | None, int | None, str | None], Callable[[Description, int], Play]] = {
     (4, 2, "discrete"): CartPole,
+    (400, 3, "discrete"): Bricks,
 }
 """By the sizes of states and actions, and the kind of these."""
 
