@@ -1,28 +1,21 @@
-"""`python -m loadtest.tables`: writes the README's tables of load tests and peers anew, from the results files."""
+"""`python -m loadtest.tables`: writes the README's tables of benchmarks, load tests and peers anew, from results."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
+from export.readme import renew
+from loadtest import bench_tables
+from loadtest.bench_tables import machine, table
 from loadtest.results import FOLDER
 
-README = Path(__file__).parents[1] / "README.md"
 _SCENARIOS = ("ramp", "steady", "burst", "soak", "cancel-storm")
-_BLOCK = re.compile(r"(?<=<!-- load -->\n).*?(?=<!-- /load -->)", re.DOTALL)
 
 
 def tables(folder: Path = FOLDER) -> str:
     return f"{_scenarios(folder / 'load')}\n{_peers(folder / 'peers.json')}"
-
-
-def shown(readme: str) -> str:
-    """The tables that a README has."""
-    found = _BLOCK.search(readme)
-    assert found is not None
-    return found.group()
 
 
 def _scenarios(folder: Path) -> str:
@@ -32,11 +25,16 @@ def _scenarios(folder: Path) -> str:
             "Scenarios are not measured yet: `make load LOAD='--out loadtest/results/load'` against one replica of a "
             "quiet machine, then `.venv/bin/python -m loadtest.tables`, puts their table here.\n"
         )
-    lines = [_machine(found[0]["machine_of_the_callers"]), "", "| scenario | models | verdict |", "|---|---|---|"]
-    for each in found:
-        models = ", ".join(f"{model['name']} {model['precision']}" for model in each["models"])
-        lines.append(f"| {each['scenario']} | {models} | {each['verdict']['sentence']} |")
-    return "\n".join(lines) + "\n"
+    rows = (
+        (
+            each["scenario"],
+            ", ".join(f"{model['name']} {model['precision']}" for model in each["models"]),
+            each["verdict"]["sentence"],
+        )
+        for each in found
+    )
+    measured = table(("scenario", "models", "verdict"), rows)
+    return f"On {machine(found[0]['machine_of_the_callers'])}:\n\n{measured}\n"
 
 
 def _peers(file: Path) -> str:
@@ -50,7 +48,7 @@ def _peers(file: Path) -> str:
 
 def _peer_table(name: str, found: dict[str, Any]) -> str:
     heads = ("calls/s", "spread", "Headwaiter ÷", "one caller, p50", "p95 at 80 %", "memory", "start")
-    lines = [f"**{name}**, p99 within {found['p99_limit_ms']:g} ms; {_machine(found['machine'])}", ""]
+    lines = [f"**{name}**, p99 within {found['p99_limit_ms']:g} ms; {machine(found['machine'])}", ""]
     lines += [f"| {' | '.join(('served by', *heads))} |", "|---" * (len(heads) + 1) + "|"]
     for row in found["rows"]:
         times = (
@@ -67,13 +65,12 @@ def _peer_table(name: str, found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _machine(about: dict[str, Any]) -> str:
-    return f"{about['cores']} × {about['cpu']} ({about['vectors']})"
-
-
 def _read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+PARTS = {"engine": bench_tables.engine, "overhead": bench_tables.overhead, "load": tables}
+
 if __name__ == "__main__":
-    README.write_text(_BLOCK.sub(lambda _: tables(), README.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, text in PARTS.items():
+        renew(name, text())

@@ -64,7 +64,7 @@ _LESSONS = {
         Recipe(
             EmojiScenes,
             bar=0.97,
-            steps=4500,
+            steps=3000,
             batch=32,
             rate=1.5e-3,
             sizes={"size": 96, "hidden": 192, "queries": 16, "decoder_layers": 3},
@@ -75,7 +75,7 @@ _LESSONS = {
         Recipe(
             EmojiCaptions,
             bar=0.85,
-            steps=5000,
+            steps=3500,
             batch=32,
             rate=1e-3,
             sizes={"size": 96, "hidden": 192, "patch": 8, "queries": 16, "decoder_layers": 3},

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
+from export.readme import renew
 from export.zoo.registry import GROUPS, systems
-
-README = Path(__file__).parents[2] / "README.md"
-_TABLE = re.compile(r"(?<=<!-- zoo -->\n).*?(?=<!-- /zoo -->)", re.DOTALL)
 
 
 def table() -> str:
@@ -21,12 +16,5 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(readme: str) -> str:
-    """The table that a README has."""
-    found = _TABLE.search(readme)
-    assert found is not None
-    return found.group()
-
-
 if __name__ == "__main__":
-    README.write_text(_TABLE.sub(lambda _: table(), README.read_text(encoding="utf-8")), encoding="utf-8")
+    renew("zoo", table())

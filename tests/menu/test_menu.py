@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from export import readme
 from export.cli import add_commands as add_export
 from export.menu import WEIGHTS, hub_models, listing, menu
 from export.menu.cli import add_commands
@@ -55,8 +56,7 @@ def test_card(name: str) -> None:
 
 
 def test_the_table_of_the_readme() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert listing.shown(readme) == listing.table(), "`python -m export.menu.listing` writes it anew"
+    assert readme.part("menu") == listing.table(), "`python -m export.menu.listing` writes it anew"
 
 
 def test_weights_are_small_and_no_pickles() -> None:
