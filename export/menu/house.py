@@ -29,12 +29,11 @@ class Lesson:
 
 
 def _with_eyes_of_detr(captioner: nn.Module) -> None:
-    """What emoji-detr finds, before it is judged: sentences need not teach again what there is to see. Only the half
-    that asks goes on learning."""
+    """What emoji-detr finds, before it is judged. It stays as it is: sentences teach what to say of it, and would at
+    first only spoil it."""
     learned, eyes = load_file(WEIGHTS / "emoji-detr" / FILE), captioner.get_submodule("encoder.0")
     eyes.load_state_dict({name: learned[f"objects.{name}"] for name in eyes.state_dict()})
-    for part in ("stem", "encoder", "memory_norm"):
-        eyes.get_submodule(part).requires_grad_(False)
+    eyes.requires_grad_(False)
 
 
 def _with_small_words(bert: nn.Module) -> None:
@@ -64,7 +63,7 @@ _LESSONS = {
         Recipe(
             EmojiScenes,
             bar=0.97,
-            steps=3000,
+            steps=4500,
             batch=32,
             rate=1.5e-3,
             sizes={"size": 96, "hidden": 192, "queries": 16, "decoder_layers": 3},
@@ -77,7 +76,7 @@ _LESSONS = {
             bar=0.85,
             steps=3500,
             batch=32,
-            rate=1e-3,
+            rate=1.5e-3,
             sizes={"size": 96, "hidden": 192, "patch": 8, "queries": 16, "decoder_layers": 3},
         ),
         _with_eyes_of_detr,

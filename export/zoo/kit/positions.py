@@ -43,17 +43,6 @@ class OnGrid(nn.Module):
         return states + self.table
 
 
-class Numbered(nn.Module):
-    """Adds to each of so many states which it is."""
-
-    def __init__(self, count: int, size: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(count, size) * 0.02)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return states + self.table
-
-
 class Learned(nn.Embedding):
     """A vector for each position, learned like those of words."""
 

@@ -10,6 +10,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from export.zoo.kit.blocks import FeedForward
 from export.zoo.kit.masks import blanked
 from export.zoo.kit.sequences import SequenceClassifier
 from export.zoo.sizes import SequenceSizes
@@ -31,6 +32,20 @@ class Slots(nn.Module):
         for layer in self.layers:
             slots, states = layer(slots, states, lengths)
         return slots, states
+
+
+class Counted(nn.Module):
+    """Adds to each of so many states which it is, and one state more: the sum of what each has to add. The means that
+    attention takes hardly tell two of a kind from three (Zaheer et al. 2017, Deep Sets)."""
+
+    def __init__(self, count: int, size: int, hidden: int) -> None:
+        super().__init__()
+        self.names = nn.Parameter(torch.randn(count, size) * 0.02)
+        self.adds = FeedForward(size, hidden)
+
+    def forward(self, states: Tensor) -> Tensor:
+        named = states + self.names
+        return torch.cat([named, self.adds(named).sum(1, keepdim=True)], 1)
 
 
 class SlotClassifier(SequenceClassifier):

@@ -11,7 +11,8 @@ from export.zoo.kit.blocks import PreNorm, Stack
 from export.zoo.kit.captioners import TransformerCaptioner
 from export.zoo.kit.images import seen_by
 from export.zoo.kit.placed import Objects, ObjectSizes
-from export.zoo.kit.positions import Numbered, OnGrid
+from export.zoo.kit.positions import OnGrid
+from export.zoo.kit.slots import Counted
 from export.zoo.recipe import Recipe
 from export.zoo.registry import system
 from export.zoo.sizes import CaptionerSizes, Seen, Sizes
@@ -44,12 +45,12 @@ class VitCaptioner(TransformerCaptioner):
     Sizes: ClassVar[type[Sizes]] = VitCaptionerSizes
 
     def make_encoder(self, sizes: Any) -> nn.Module:
-        if sizes.queries:
-            return nn.Sequential(Objects(sizes.objects()), Numbered(sizes.queries, sizes.size))
-        return nn.Sequential(
-            seen_by(sizes, sizes.size),
-            OnGrid(sizes.image // sizes.patch, sizes.size),
-            Stack(
-                PreNorm(SelfAttention(sizes.size, sizes.heads), sizes.size, sizes.hidden) for _ in range(sizes.layers)
-            ),
+        blocks = (
+            PreNorm(SelfAttention(sizes.size, sizes.heads), sizes.size, sizes.hidden) for _ in range(sizes.layers)
         )
+        seen: tuple[nn.Module, nn.Module]
+        if sizes.queries:
+            seen = Objects(sizes.objects()), Counted(sizes.queries, sizes.size, sizes.hidden)
+        else:
+            seen = seen_by(sizes, sizes.size), OnGrid(sizes.image // sizes.patch, sizes.size)
+        return nn.Sequential(*seen, Stack(blocks))
