@@ -29,8 +29,8 @@ class Lesson:
 
 
 def _with_eyes_of_detr(captioner: nn.Module) -> None:
-    """What emoji-detr finds, before it is judged. It stays as it is: sentences teach what to say of it, and would at
-    first only spoil it."""
+    """What emoji-detr finds. That part stays as it is: sentences teach what to say of it, and would at first only spoil
+    it."""
     learned, eyes = load_file(WEIGHTS / "emoji-detr" / FILE), captioner.get_submodule("encoder.0")
     eyes.load_state_dict({name: learned[f"objects.{name}"] for name in eyes.state_dict()})
     eyes.requires_grad_(False)
@@ -74,10 +74,11 @@ _LESSONS = {
         Recipe(
             EmojiCaptions,
             bar=0.85,
-            steps=3500,
-            batch=32,
+            steps=6000,
+            batch=128,
             rate=1.5e-3,
-            sizes={"size": 96, "hidden": 192, "patch": 8, "queries": 16, "decoder_layers": 3},
+            options={"scenes": 24_000},
+            sizes={"size": 96, "hidden": 192, "patch": 8, "queries": 16, "classes": 24, "decoder_layers": 3},
         ),
         _with_eyes_of_detr,
     ),

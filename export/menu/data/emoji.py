@@ -26,6 +26,8 @@ from service.package import Decoding, Preprocessing
 
 SIDE = 96
 _HELD_OUT = 1000
+_LEARNED_SEED = HELD_OUT_SEED + 2  # of scenes that are looked at once
+_AT_ONCE = 64
 _KINDS_TOLD = (0.2, 0.55, 0.25)  # how often a scene to be told has one kind, two, or three
 Scene = tuple[Image.Image, list[Thing]]
 
@@ -87,9 +89,11 @@ class EmojiCaptions(Emoji):
     chance = 1 / len(KINDS) / MOST  # naming one kind and a number
     room = 12  # tokens: `five butterflies to the left of a key`, with the start and the end
 
-    def __init__(self, styles: tuple[str, ...] = LEARNED) -> None:
+    def __init__(self, styles: tuple[str, ...] = LEARNED, scenes: int = 1000) -> None:
+        """`scenes` to learn from: they are looked at once, by eyes that have learned already."""
         super().__init__(styles)
-        self._words = Words(VOCABULARY)
+        self._words, self._scenes = Words(VOCABULARY), scenes
+        self._learned: tuple[Tensor, Tensor] | None = None
 
     def sizes(self) -> dict[str, Any]:
         return {"vocabulary": len(self._words), "image": SIDE, "room": self.room}
@@ -109,9 +113,22 @@ class EmojiCaptions(Emoji):
                 return things
 
     def loss(self, model: Any, rng: np.random.Generator, batch: int) -> Tensor:
-        pixels, scenes = self.draw(rng, batch)
-        tokens, _ = padded([[START, *self._words.encode(tell(things)), END] for things in scenes])
-        return next_word_loss(model(tokens[:, :-1], model.encode(pixels)), tokens[:, 1:])
+        if self._learned is None:
+            self._learned = self._looked_at(model)
+        seen, sentences = self._learned
+        chosen = torch.from_numpy(rng.integers(0, self._scenes, batch))
+        tokens = sentences[chosen]
+        return next_word_loss(model(tokens[:, :-1], model.consider(seen[chosen].float())), tokens[:, 1:])
+
+    @torch.no_grad()
+    def _looked_at(self, model: Any) -> tuple[Tensor, Tensor]:
+        """What the model sees of each scene, in half precision, and the sentence."""
+        rng, seen, sentences = np.random.default_rng(_LEARNED_SEED), [], []
+        for start in range(0, self._scenes, _AT_ONCE):
+            pixels, scenes = self.draw(rng, min(_AT_ONCE, self._scenes - start))
+            seen.append(model.look(pixels).half())
+            sentences += [[START, *self._words.encode(tell(things)), END] for things in scenes]
+        return torch.cat(seen), padded(sentences)[0]
 
     def measure(self, served: Any, most: int | None = None) -> float:
         return told(served, self.held_out(most))[0]

@@ -12,8 +12,8 @@ Mixer = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class FeedForward(nn.Sequential):
-    def __init__(self, size: int, hidden: int) -> None:
-        super().__init__(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, size))
+    def __init__(self, size: int, hidden: int, out: int | None = None) -> None:
+        super().__init__(nn.Linear(size, hidden), nn.GELU(), nn.Linear(hidden, out or size))
 
 
 class PreNorm(nn.Module):

@@ -14,6 +14,8 @@ from export.zoo.kit.images import STRIDE, Stem
 from export.zoo.kit.positions import grid_sinusoids
 from export.zoo.sizes import Width
 
+_APART = 8.0  # boxes as shares of an image differ by little beside the scores of classes
+
 
 class PlacedBlock(nn.Module):
     """Places attend to each other and, in the decoder, to those of the image."""
@@ -40,13 +42,19 @@ class ObjectSizes(Width):
     """`layers` of the encoder."""
 
     image: int = Field(default=64, gt=0, multiple_of=STRIDE)
+    classes: PositiveInt = 4
     queries: PositiveInt = 9
     decoder_layers: PositiveInt = 2
 
+    @property
+    def facts(self) -> int:
+        """Numbers that tell of one object."""
+        return self.size + self.classes + 1 + 4
+
 
 class Objects(nn.Module):
-    """What DETR has before its heads: convolutions, an encoder, and queries that each look for one thing in the image.
-    They begin as places spread over it, so that they differ from the first step on."""
+    """Convolutions, an encoder, and queries that each look for one thing in the image. They begin as places spread over
+    it, and boxes are changes of anchors there: they differ from the first step on."""
 
     places: Tensor
 
@@ -58,6 +66,9 @@ class Objects(nn.Module):
         self.queries = nn.Parameter(self._places_of(spread(sizes.queries), sizes.image // STRIDE))
         self.decoder = nn.ModuleList(PlacedBlock(sizes, crosses=True) for _ in range(sizes.decoder_layers))
         self.memory_norm, self.norm = nn.LayerNorm(sizes.size), nn.LayerNorm(sizes.size)
+        self.classes = nn.Linear(sizes.size, sizes.classes + 1)
+        self.boxes = nn.Sequential(nn.Linear(sizes.size, sizes.size), nn.ReLU(), nn.Linear(sizes.size, 4))
+        self.anchors = nn.Parameter(spread(sizes.queries).logit())
 
     def _places_of(self, anchors: Tensor, side: int) -> Tensor:
         """Of the cells in which the anchors have their centres."""
@@ -77,7 +88,14 @@ class Objects(nn.Module):
         return looks
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return self.looks(pixels)[-1]
+        """What each query sees [rows, queries, `facts`], for others to read: its state, what that is, and where."""
+        seen = self.looks(pixels)[-1]
+        scores, boxes = self.judged(seen)
+        return torch.cat([seen, scores.softmax(-1), _APART * boxes], -1)
+
+    def judged(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of classes, the last of them for nothing, and boxes as shares of the image."""
+        return self.classes(seen), (self.boxes(seen) + self.anchors).sigmoid()
 
 
 def spread(count: int) -> Tensor:

@@ -35,17 +35,18 @@ class Slots(nn.Module):
 
 
 class Counted(nn.Module):
-    """Adds to each of so many states which it is, and one state more: the sum of what each has to add. The means that
-    attention takes hardly tell two of a kind from three (Zaheer et al. 2017, Deep Sets)."""
+    """States [rows, count + 1, size] of so many things of which facts are known. Each says which it is; the last is the
+    sum of what each has to add, since the means that attention takes hardly tell two of a kind from three (Zaheer et
+    al. 2017, Deep Sets)."""
 
-    def __init__(self, count: int, size: int, hidden: int) -> None:
+    def __init__(self, facts: int, count: int, size: int, hidden: int) -> None:
         super().__init__()
+        self.reads, self.adds = FeedForward(facts, hidden, size), FeedForward(size, hidden)
         self.names = nn.Parameter(torch.randn(count, size) * 0.02)
-        self.adds = FeedForward(size, hidden)
 
-    def forward(self, states: Tensor) -> Tensor:
-        named = states + self.names
-        return torch.cat([named, self.adds(named).sum(1, keepdim=True)], 1)
+    def forward(self, facts: Tensor) -> Tensor:
+        states = self.reads(facts) + self.names
+        return torch.cat([states, self.adds(states).sum(1, keepdim=True)], 1)
 
 
 class SlotClassifier(SequenceClassifier):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Self
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from export.zoo.data.scenes import SceneCaptions
 from export.zoo.kit.attention import SelfAttention
@@ -23,6 +23,7 @@ class VitCaptionerSizes(Seen, CaptionerSizes):
     Anderson et al. 2018, Bottom-Up and Top-Down Attention."""
 
     queries: NonNegativeInt = 0
+    classes: PositiveInt = 4  # of objects
     decoder_layers: PositiveInt = 2  # that look for objects
 
     @model_validator(mode="after")
@@ -44,13 +45,26 @@ class VitCaptionerSizes(Seen, CaptionerSizes):
 class VitCaptioner(TransformerCaptioner):
     Sizes: ClassVar[type[Sizes]] = VitCaptionerSizes
 
+    encoder: nn.Sequential
+
     def make_encoder(self, sizes: Any) -> nn.Module:
         blocks = (
             PreNorm(SelfAttention(sizes.size, sizes.heads), sizes.size, sizes.hidden) for _ in range(sizes.layers)
         )
         seen: tuple[nn.Module, nn.Module]
         if sizes.queries:
-            seen = Objects(sizes.objects()), Counted(sizes.queries, sizes.size, sizes.hidden)
+            objects = sizes.objects()
+            seen = Objects(objects), Counted(objects.facts, sizes.queries, sizes.size, sizes.hidden)
         else:
             seen = seen_by(sizes, sizes.size), OnGrid(sizes.image // sizes.patch, sizes.size)
         return nn.Sequential(*seen, Stack(blocks))
+
+    def look(self, pixels: Tensor) -> Tensor:
+        """The first half of `encode`; where it does not learn, an image need be looked at only once."""
+        seen: Tensor = self.encoder[0](pixels)
+        return seen
+
+    def consider(self, seen: Tensor) -> Tensor:
+        """The other half."""
+        states: Tensor = self.norm(self.encoder[1:](seen))
+        return states
