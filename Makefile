@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup test test-fast lint format protos serve load peers bench gpu-smoke zoo clean
+.PHONY: help setup test test-fast lint format protos serve load peers bench survival soak gpu-smoke zoo clean
 
 help: ## what can be made here
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -55,6 +55,14 @@ bench: .venv/.bench models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-
 
 models/%/1/fp32/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $*
+
+survival: $(READY) ## nodes, replicas and the controller lost under load, as root, 6 minutes; writes deploy/RESULTS.md
+	$(BIN)/pytest -n 0 -s tests/cluster --kills 20 --record
+
+SOAK ?= --calls 100000
+soak: $(READY) ## very many mixed calls, and whether replicas grow by them; writes deploy/RESULTS.md
+	$(BIN)/headwaiter menu export
+	$(BIN)/python -m loadtest.soak $(SOAK)
 
 gpu-smoke: $(READY) ## for a machine with a GPU: every model in fp16 on CUDA beside the CPU, answers and speed
 	$(BIN)/python -m loadtest.gpu_smoke

@@ -5,7 +5,6 @@ Writes deploy/RESULTS.md. Needs models/opus-mt-zh-en in int8, and a machine that
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import time
@@ -13,10 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deploy.results import record
 from loadtest.served import Service, serving
 from service.client import Client, HeadwaiterError
 
-FILE = Path(__file__).parents[1] / "deploy" / "RESULTS.md"
 MODEL = "opus-mt-zh-en"
 _TEXT = "服务器崩溃了，请稍后再试。"
 _SHRINK_SECONDS, _UNTIL_SECONDS, _CALLERS = 10, 180, 8
@@ -83,12 +82,7 @@ def main() -> None:
         service.client(timeout=_UNTIL_SECONDS) as client,
     ):
         found = measure(service, client)
-    lines = "\n".join(f"| {what} | {seconds:.1f} s |" for what, seconds in found.items())
-    FILE.write_text(
-        f"# Scaling, measured\n\n{MODEL} int8 on {os.cpu_count()} cores, `python -m loadtest.elasticity`:\n\n"
-        f"| what | after |\n|---|---|\n{lines}\n",
-        encoding="utf-8",
-    )
+    record("scaling", [(what, f"{seconds:.1f} s") for what, seconds in found.items()])
 
 
 if __name__ == "__main__":

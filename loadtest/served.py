@@ -49,7 +49,7 @@ class Service:
     def replicas(self, model: str) -> list[int]:
         """Process ids of a model's replicas, those of this service only."""
         wanted = f"ray::ServeReplica:{model}:"
-        return [pid for pid in _processes() if _title(pid).startswith(wanted) and self.process.pid in _ancestors(pid)]
+        return [pid for pid in _processes() if title(pid).startswith(wanted) and self.process.pid in _ancestors(pid)]
 
     def processes(self) -> list[int]:
         """Of the whole service, replicas included."""
@@ -144,7 +144,7 @@ def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _title(pid: int) -> str:
+def title(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:

@@ -23,6 +23,11 @@ torch.set_num_threads(1)
 logging.getLogger("torch.__trace").propagate = False  # thousands of records of every trace
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=2, help="how often a replica is killed in tests/cluster")
+    parser.addoption("--record", action="store_true", help="write what tests/cluster measures to deploy/RESULTS.md")
+
+
 @dataclass(frozen=True, slots=True)
 class Exported:
     checkpoint: Path

@@ -88,6 +88,7 @@ class Peer:
     refused_states: dict[float, Refusal] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
     stalls: bool = False
+    silences: int = 0  # calls that never hear anything, as from a machine that was cut off
     forgets_the_end: bool = False
 
     async def receive(self, request: Any, context: Any) -> None:
@@ -96,7 +97,8 @@ class Peer:
             self.requests.append(request)
         if self.refusals:
             await self.refuse(self.refusals.popleft(), context)
-        if self.stalls:
+        self.silences -= 1
+        if self.stalls or self.silences >= 0:
             await asyncio.Event().wait()
 
     async def refuse(self, refusal: Refusal, context: Any) -> None:

@@ -13,12 +13,12 @@ import grpc.aio
 
 from service.client import verbs
 from service.client.call import Call, EpisodeCall, StreamCall
-from service.client.errors import Unavailable
+from service.client.errors import DeadlineExceeded, Unavailable
 from service.client.methods import method
 from service.client.requests import Numbers, Step, Taken
 from service.client.results import Action
 from service.client.streams import Pieces
-from service.client.wire import CHANNEL_OPTIONS, METHODS, Caller, Envelope
+from service.client.wire import METHODS, Caller, Envelope
 
 _GOODBYE_SECONDS = 1.0
 _HESITATION_SECONDS = (0.25, 1.0)
@@ -78,15 +78,15 @@ class AsyncClient(Caller, _Closing):
         """Made when a loop runs: a channel belongs to the loop it was made in."""
         credentials = self._credentials()
         if credentials is None:
-            return grpc.aio.insecure_channel(self.address, CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(self.address, credentials, CHANNEL_OPTIONS)
+            return grpc.aio.insecure_channel(self.address, self._channel_options())
+        return grpc.aio.secure_channel(self.address, credentials, self._channel_options())
 
     async def ask(self, call: Call[Result]) -> Result:
         envelope, attempts = self._envelope(call), self._attempts(call.options)
         send, metadata = METHODS[call.method].on(self._channel), envelope.metadata()
         while True:
             try:
-                reply = await send(call.request, timeout=attempts.remaining(), metadata=metadata)
+                reply = await send(call.request, timeout=attempts.turn(), metadata=metadata)
             except grpc.RpcError as error:
                 await asyncio.sleep(attempts.wait_after(envelope.error(error)))
             else:
@@ -160,13 +160,13 @@ class AsyncEpisode(_Closing):
         hesitation = 0.0
         while True:
             try:
-                reply = await self._exchange(attempts.remaining(), hesitation)
+                reply = await self._exchange(attempts.turn(), hesitation)
             except grpc.RpcError as error:
                 self._hang_up()
                 hesitation = next(hesitations, 0.0) if _is_talked_over(error) else 0.0
                 if not hesitation:
                     await asyncio.sleep(attempts.wait_after(self._envelope.error(error)))
-            except Unavailable as error:
+            except (DeadlineExceeded, Unavailable) as error:
                 self._hang_up()
                 await asyncio.sleep(attempts.wait_after(error))
             except BaseException:

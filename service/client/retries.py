@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from service.client.errors import HeadwaiterError, Overloaded, Unavailable
+from service.client.errors import DeadlineExceeded, HeadwaiterError, Overloaded, Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,9 @@ class Retries:
 
     All calls of a client share `budget` repeats; each call that succeeds earns `earned` of one, so that a service that
     is down is not asked several times as often as one that is up.
+
+    An attempt that stays silent for half of the call's time, if that is `patience` seconds or more, is given up once:
+    who had it may have been cut off from the network, and would be waited for to the end.
     """
 
     attempts: int = 5
@@ -23,6 +26,7 @@ class Retries:
     longest_wait: float = 2.0
     budget: float = 10.0
     earned: float = 0.1
+    patience: float = 10.0
 
 
 NO_RETRIES = Retries(attempts=1)
@@ -55,9 +59,18 @@ class Attempts:
         self._retries, self._budget = retries, budget
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._failed = 0
+        self._is_short = self._may_wait = False  # an attempt had half of the time; one was given up, the next is not
 
     def remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def turn(self) -> float | None:
+        """Seconds that the next attempt may take."""
+        remaining = self.remaining()
+        if remaining is None or self._may_wait or self._failed + 1 >= self._retries.attempts:
+            return remaining
+        self._is_short = remaining / 2 >= self._retries.patience
+        return remaining / 2 if self._is_short else remaining
 
     def succeeded(self) -> None:
         self._budget.earn()
@@ -81,4 +94,7 @@ class Attempts:
                 return max(spread, error.retry_after or 0.0)
             case Overloaded() if error.retry_after is not None:
                 return error.retry_after + spread
+            case DeadlineExceeded() if self._is_short and not self._may_wait:
+                self._may_wait = True
+                return 0.0
         return None

@@ -14,12 +14,12 @@ import grpc
 
 from service.client import verbs
 from service.client.call import Call, EpisodeCall, StreamCall
-from service.client.errors import Unavailable
+from service.client.errors import DeadlineExceeded, Unavailable
 from service.client.methods import method
 from service.client.requests import Numbers, Step, Taken
 from service.client.results import Action
 from service.client.streams import Pieces
-from service.client.wire import CHANNEL_OPTIONS, METHODS, Caller, Envelope
+from service.client.wire import METHODS, Caller, Envelope
 
 _GOODBYE_SECONDS = 1.0
 
@@ -77,15 +77,15 @@ class Client(Caller, _Closing):
     def _channel(self) -> grpc.Channel:
         credentials = self._credentials()
         if credentials is None:
-            return grpc.insecure_channel(self.address, CHANNEL_OPTIONS)
-        return grpc.secure_channel(self.address, credentials, CHANNEL_OPTIONS)
+            return grpc.insecure_channel(self.address, self._channel_options())
+        return grpc.secure_channel(self.address, credentials, self._channel_options())
 
     def ask(self, call: Call[Result]) -> Result:
         envelope, attempts = self._envelope(call), self._attempts(call.options)
         send, metadata = METHODS[call.method].on(self._channel), envelope.metadata()
         while True:
             try:
-                reply = send(call.request, timeout=attempts.remaining(), metadata=metadata)
+                reply = send(call.request, timeout=attempts.turn(), metadata=metadata)
             except grpc.RpcError as error:
                 time.sleep(attempts.wait_after(envelope.error(error)))
             else:
@@ -157,11 +157,11 @@ class Episode(_Closing):
         attempts = self._client._attempts(self._options)
         while True:
             try:
-                reply = self._exchange(attempts.remaining())
+                reply = self._exchange(attempts.turn())
             except grpc.RpcError as error:
                 self._hang_up()
                 time.sleep(attempts.wait_after(self._envelope.error(error)))
-            except Unavailable as error:
+            except (DeadlineExceeded, Unavailable) as error:
                 self._hang_up()
                 time.sleep(attempts.wait_after(error))
             except BaseException:

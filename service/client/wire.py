@@ -34,6 +34,9 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A machine that was cut off does not say so: while a call waits, its connection is asked whether it is alive.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
 )
 
 
@@ -132,11 +135,19 @@ class Caller:
         retries: Retries | None = None,
         tls: bool | bytes = False,
     ) -> None:
-        """`timeout` is a call's, all its attempts together; `tls` may be the certificates to trust."""
+        """`address` may be several, `ipv4:10.0.0.1:9000,10.0.0.2:9000`: the first that can be reached is used.
+        `timeout` is a call's, all its attempts together; `tls` may be the certificates to trust."""
         self.address = address
         self._key, self._timeout, self._tls = key, timeout, tls
         self._retries = retries or Retries()
         self._budget = Budget(self._retries)
+
+    def _channel_options(self) -> list[tuple[str, Any]]:
+        first, *others = self.address.split(",")
+        if not others:
+            return [*CHANNEL_OPTIONS]
+        # gRPC would send the whole list as the host's name, which proxies refuse.
+        return [*CHANNEL_OPTIONS, ("grpc.default_authority", first.removeprefix("ipv4:").removeprefix("ipv6:"))]
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         if not self._tls:

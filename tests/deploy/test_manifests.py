@@ -20,6 +20,13 @@ from tests.deploy.schemas_kit import Document, validate
 from tests.serving_kit import write_package
 
 OVERLAYS = sorted(file.parent.name for file in K8S.glob("*/serve.yaml"))
+HOUSE = {
+    "fashion-vit": "classification",
+    "topics-bert": "classification",
+    "emoji-detr": "detection",
+    "breakout-dt": "policy",
+}
+"""Beside the translator."""
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
 
@@ -30,6 +37,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(K8S.parent, root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     for precision in ("int8", "fp16"):
         write_package(root / "models", "opus-mt-zh-en", precision=precision)
+    for name, task in HOUSE.items():
+        write_package(root / "models", name, task=task)
     return root
 
 
@@ -93,6 +102,23 @@ def test_ray_accepts_the_serve_config(rendered: list[Document]) -> None:
     folders = {app.name: app.args.get("folder", "") for app in config.applications}
     assert folders["opus-mt-zh-en"].startswith("/models/opus-mt-zh-en/1/")
     assert config.http_options.host == "0.0.0.0"
+
+
+def test_cpu_serves_what_a_laptop_does(documents: Callable[[str], list[Document]]) -> None:
+    """And there is room for all of it, at the least and at the most."""
+    (service,) = of_kind(documents("cpu"), "RayService")
+    config = yaml.safe_load(service["spec"]["serveConfigV2"])
+    at_home = yaml.safe_load((K8S.parent / "serve.yaml").read_text(encoding="utf-8"))["models"]
+    models = {app["name"]: app["deployments"][0] for app in config["applications"] if app["name"] != "catalog"}
+    assert models.keys() == at_home.keys()
+    (workers,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    cpus = int(workers["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+    for bound in ("min", "max"):
+        asked = sum(
+            each["autoscaling_config"][f"{bound}_replicas"] * each["ray_actor_options"]["num_cpus"]
+            for each in models.values()
+        )
+        assert asked == cpus * workers[f"{bound}Replicas"]
 
 
 def test_ports_are_those_of_the_serve_config(rendered: list[Document]) -> None:

@@ -38,7 +38,7 @@ from service.client import (
 from service.client.results import Box, Hypothesis, Label, Model, ModelSummary, Timing, Usage
 from tests.peer_kit import Peer, Refusal, full, gone, serving, wrong
 
-QUICK = Retries(first_wait=0.001, longest_wait=0.002)
+QUICK = Retries(first_wait=0.001, longest_wait=0.002, patience=0.5)
 ONE_PIXEL = b"not really an image"
 
 Ask = Callable[..., Any]
@@ -346,6 +346,42 @@ def test_nobody_there(ask: Ask, peer: Peer) -> None:
     peer.address = "127.0.0.1:1"
     with pytest.raises(Unavailable, match=r"^127\.0\.0\.1:1 is unavailable: .*refused"):
         ask("models")
+
+
+def test_the_next_of_several_addresses_is_used(peer: Peer, kind: str) -> None:
+    nobody, there = "ipv4:127.0.0.1:1", peer.address
+    if kind == "sync":
+        with Client(f"{nobody},{there}", retries=NO_RETRIES) as client:
+            assert client.translate("peer", "a").text == "a!"
+        return
+
+    async def ask() -> str:
+        async with AsyncClient(f"{nobody},{there}", retries=NO_RETRIES) as client:
+            return (await client.translate("peer", "a")).text
+
+    assert asyncio.run(ask()) == "a!"
+
+
+def test_silence_is_not_waited_for_to_the_end(ask: Ask, peer: Peer) -> None:
+    """Who had the call may be cut off. A second silence is: the call may rightly take long."""
+    peer.silences = 1
+    assert ask("translate", "peer", "a", timeout=1.2, request_id="mine").text == "a!"
+    assert [each["x-request-id"] for each in peer.metadata] == ["mine", "mine"]
+    peer.silences = 2
+    with pytest.raises(DeadlineExceeded):
+        ask("translate", "peer", "a", timeout=1.2)
+    assert len(peer.requests) == 4
+    peer.silences = 1
+    with pytest.raises(DeadlineExceeded):  # too short for a second attempt
+        ask("translate", "peer", "a", timeout=0.8)
+    assert len(peer.requests) == 5
+
+
+def test_an_episode_leaves_a_silent_replica(stepped: Steps, peer: Peer) -> None:
+    peer.silences = 1
+    *actions, _ = stepped([([1.0], None, None), ([2.0], 0.5, None)], timeout=1.2)
+    assert actions == [0, 1]
+    assert [each.start.target_return for each in peer.requests if each.HasField("start")] == [40, 40]
 
 
 def test_a_call_ends_in_time(ask: Ask, peer: Peer) -> None:
