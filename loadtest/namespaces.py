@@ -21,6 +21,7 @@ PRIVATE = ("/tmp/ray", "/tmp/haproxy-serve")
 """Where Ray and its HAProxy would meet those of other machines."""
 _TOOLS = ("ip", "nsenter", "setpriv", "unshare")
 _START_SECONDS = 10
+_PROBE = "ip link add hw-bridge type bridge && ip link add hw-one type veth peer name hw-two"
 _SETUP = """
 set -e
 hostname "$1"
@@ -40,7 +41,9 @@ def missing() -> str | None:
         return f"{', '.join(absent)} not installed"
     if os.geteuid() != 0:
         return "making network namespaces needs root"
-    probe = subprocess.run(["unshare", "--net", "--pid", "--fork", "--mount", "true"], capture_output=True, text=True)
+    probe = subprocess.run(
+        ["unshare", "--net", "--pid", "--fork", "--mount", "sh", "-c", _PROBE], capture_output=True, text=True
+    )
     return f"namespaces cannot be made: {probe.stderr.strip()}" if probe.returncode else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,7 +62,6 @@ class Stage:
 @pytest.fixture(scope="package", autouse=True)
 def _possible() -> None:
     if why := namespaces.missing():
-        assert not os.environ.get("CI"), f"in CI a cluster must be possible: {why}"
         pytest.skip(why)
 
 
