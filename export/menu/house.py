@@ -77,7 +77,7 @@ _LESSONS = {
             steps=6000,
             batch=128,
             rate=1.5e-3,
-            options={"scenes": 24_000},
+            options={"scenes": 60_000},
             sizes={"size": 96, "hidden": 192, "patch": 8, "queries": 16, "classes": 24, "decoder_layers": 3},
         ),
         _with_eyes_of_detr,

@@ -158,7 +158,7 @@ def test_guesses_are_a_set() -> None:
     _, _, truth = guesses(rows=2)
     with torch.no_grad():
         scores, found = one(pixels)
-        for each in (one.queries, one.anchors):
+        for each in (one.objects.queries, one.objects.anchors):
             each.copy_(each[order])
         other_scores, other_found = one(pixels)
     torch.testing.assert_close(other_scores, scores[:, order], atol=1e-5, rtol=1e-4)
