@@ -17,6 +17,7 @@ from export.runtime import Arrays, Runtime
 from service.package import Decoding, Parity, padded_length
 
 _DEFAULT_NEW_TOKENS = 256
+_FOLLOWED = 12  # tokens over which two precisions are compared, where there is room
 
 
 class WordDecoder(Decoder):
@@ -70,7 +71,7 @@ class WordDecoder(Decoder):
     def trial(self, runtime: Runtime, rng: np.random.Generator) -> Arrays:
         rows, length = GRID[-1]
         source, prompts = self.sample_source(rows, length, rng), self.prompts(rows, rng)
-        tokens = rng.integers(0, self.vocabulary(), (rows, 12))
+        tokens = rng.integers(0, self.vocabulary(), (rows, min(_FOLLOWED, self._steps(prompts))))
 
         def logits(which: slice) -> np.ndarray:
             batch = _slice(source, which)

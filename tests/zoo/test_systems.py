@@ -166,6 +166,14 @@ def test_learns(name: str, tmp_path: Path) -> None:
     assert outcome.value >= max(2 * data.chance, 0.1)
 
 
+def test_precisions_are_compared_within_the_room(tmp_path: Path) -> None:
+    """A model that writes a few words only."""
+    system = SYSTEMS["transformer"]
+    train(replace(system, recipe=replace(system.recipe, options={"length": 3})), tmp_path, steps=1)
+    order = Order(str(tmp_path), name="brief", precision="int8", out=tmp_path / "models")
+    assert export(order).manifest.limits["room"] < 12
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
