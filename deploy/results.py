@@ -27,7 +27,7 @@ PARTS = {
         "Survival",
         "A head and two workers, machines of their own made of namespaces; tiny models, two replicas each, under load "
         "from the client library. A call counts as failed if its caller got an error, whatever was repeated before. "
-        "Full strength: as many replicas answer as should. A silent node is given up after 6 s (by default: a minute).",
+        "Full strength: all replicas answer. A silent node is given up after 12 s (Ray's default: a minute).",
         "make survival",
         ("what was done", "calls answered", "failed", "longest call", "full strength after"),
     ),

@@ -24,7 +24,7 @@ from loadtest.namespaces import Machine, machines, processes
 from loadtest.served import title, write
 from service.rendering import ENVIRONMENT
 
-SECONDS = 240
+SECONDS = 300
 PORTS = {"grpc": 9000, "http": 8000, "metrics": 8080}
 """Every machine has its own."""
 _BIN = Path(sys.executable).parent
@@ -33,11 +33,10 @@ _NODE = ("--block", "--disable-usage-stats", "--object-store-memory=100000000")
 _ENVIRONMENT = {
     **ENVIRONMENT,
     "RAY_AUTH_MODE": "disabled",
-    # A machine is given up when it was silent to three questions of a second each: Ray's own minute would only be
-    # waited for.
-    "RAY_health_check_initial_delay_ms": "1000",
+    # A machine is given up when it was silent to three questions of three seconds each: Ray's own minute would only be
+    # waited for, and with much less a machine that is merely busy would be given up.
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
@@ -45,6 +44,7 @@ _ENVIRONMENT = {
     "RAY_SERVE_PROXY_MIN_DRAINING_PERIOD_S": "5",
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    "RAY_worker_niceness": "0",  # Ray's own 15 leaves replicas nothing beside whoever calls them on the same machine
 }
 
 
@@ -72,10 +72,11 @@ class Replica:
         os.kill(self.process, signal.SIGKILL)
 
     @property
-    def number(self) -> int:
-        """Of its process, inside its machine."""
+    def log(self) -> Path | None:
+        """Once it has logged anything. Named by the number that its process has inside its machine."""
         status = Path(f"/proc/{self.process}/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
+        number = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1]
+        return next(iter(_logs(self.machine, self.model, number)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,11 @@ class Cluster:
 
     def at_work(self, model: str, since: float, lost: Machine | None = None) -> int:
         """Replicas that live, elsewhere than on a lost machine, and have answered since then."""
-        living = [each for each in self.replicas(model) if each.machine is not lost]
-        logs = [log for each in living for log in _logs(each.machine, model, each.number)]
-        return sum(any(each.when > since for each in _read(log)) for log in logs)
+        living = [each.log for each in self.replicas(model) if each.machine is not lost]
+        return sum(any(each.when > since for each in _read(log)) for log in living if log)
 
 
-def _logs(machine: Machine, model: str, process: int | str = "*") -> Iterable[Path]:
+def _logs(machine: Machine, model: str, process: str = "*") -> Iterable[Path]:
     return machine.folder.glob(f"ray/session_2*/logs/serve/requests_{model}_{process}.log")
 
 

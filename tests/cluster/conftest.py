@@ -39,8 +39,9 @@ class Stage:
         wait_until(lambda: self.cluster.nodes() == 1 + len(self.cluster.workers), "all nodes have joined")
 
     def await_replicas(self) -> None:
-        for name in self.models:
-            wait_until(lambda name=name: len(self.cluster.replicas(name)) == REPLICAS, f"{name} has its replicas")  # type: ignore[misc]
+        wait_until(
+            lambda: all(len(self.cluster.replicas(name)) == REPLICAS for name in self.models), "models have replicas"
+        )
 
     def classify(self, client: Client, request_id: str) -> str:
         """Which version answered."""

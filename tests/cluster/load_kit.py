@@ -14,7 +14,7 @@ from service.client import Client
 
 Ask = Callable[[Client, str], str]
 """Makes one call with this request id; returns what shall be remembered of the answer."""
-TIMEOUT = 30.0
+TIMEOUT = 40.0
 _PAUSE_SECONDS = 0.05
 
 

@@ -40,18 +40,18 @@ def test_nodes_come_with_the_load_and_go_with_it(packages: Packages, tmp_path: P
         assert cluster.nodes() == 1
         cluster.deploy({"writer": {"path": str(packages("gpt2", "fp32").package.folder), **MODEL}})
         assert cluster.nodes() == 2
-        rows = told["nodes"]
 
-        def wait_for(what: str, nodes: int, replicas: int) -> None:
+        def wait_for(when: str, *, workers: int) -> None:
+            """As many replicas answer, each on a worker of its own."""
             since = time.time()
-            seconds = wait_until(lambda: cluster.nodes() == nodes, f"there are {nodes} nodes")
-            rows.append([f"{what}: there are {nodes - 1} workers", f"{seconds:.1f} s"])
-            wait_until(lambda: cluster.at_work("writer", since) == replicas, f"{replicas} replicas answer")
-            rows.append([f"{what}: {replicas} replicas answer", f"{time.time() - since:.1f} s"])
+            seconds = wait_until(lambda: cluster.nodes() == 1 + workers, f"there are {workers} workers")
+            told["nodes"].append([f"{when}: number of workers {workers}", f"{seconds:.1f} s"])
+            wait_until(lambda: cluster.at_work("writer", since) == workers, f"{workers} replicas answer")
+            told["nodes"].append([f"{when}: number of replicas that answer {workers}", f"{time.time() - since:.1f} s"])
 
         with load(cluster, *[much] * 4) as busy:
-            wait_for("load begins", nodes=3, replicas=2)
+            wait_for("load begins", workers=2)
         with load(cluster, little) as quiet:
-            wait_for("load ends (`shrink_s: 4`)", nodes=2, replicas=1)
+            wait_for("load ends (`shrink_s: 4`)", workers=1)
         assert busy.failed + quiet.failed == []
         assert len(cluster.replicas("writer")) == 1

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class Watch:
     account: Account
     begun: float
     seconds: float = 0.0
+    lost: list[Path] = field(default_factory=list)
+    """Logs of replicas, and folders of machines, that may have given an answer which did not arrive."""
 
     @property
     def cluster(self) -> Cluster:
@@ -40,6 +42,12 @@ class Watch:
         for model in self.stage.models:
             wait_until(partial(self._is_strong, model, since, lost), f"{model} is all at work")
         self.seconds = max(self.seconds, time.time() - since)
+
+    def kill(self, replica: Replica) -> None:
+        assert replica.log is not None
+        self.lost.append(replica.log)
+        replica.kill()
+        wait_until(lambda: not Path(f"/proc/{replica.process}").exists(), "the kernel has ended it")
 
     def _is_strong(self, model: str, since: float, lost: Machine | None) -> bool:
         return self.cluster.at_work(model, since, lost) >= REPLICAS
@@ -59,17 +67,16 @@ def watched(stage: Stage, what: str = "", told: Told | None = None) -> Iterator[
         told["survival"].append(row)
 
 
-def assert_answered_once(watch: Watch, lost: Machine | None = None) -> None:
-    """What callers got is what replicas gave: each answer once. Only a machine that was lost may have answered too,
-    to nobody."""
-    given: dict[str, list[str]] = defaultdict(list)
+def assert_answered_once(watch: Watch) -> None:
+    """What callers got is what replicas gave: each answer once. Only who was lost may have answered too, to nobody."""
+    given: Counter[str] = Counter()
     for each in watch.cluster.logged("texts"):
         if each.when > watch.begun and each.code == "OK":
-            given[each.request_id].append("lost" if lost and lost.folder in each.replica.parents else "kept")
+            is_lost = any(lost in (each.replica, *each.replica.parents) for lost in watch.lost)
+            given[each.request_id] += 0 if is_lost else 1
     answered = {each for each, answer in watch.account.answered.items() if answer != "played"}
-    assert answered <= given.keys()
-    assert [each for each in given.values() if each.count("kept") > 1 or each.count("lost") > 1] == []
-    assert {each for each, by in given.items() if by != ["lost"]} <= answered
+    assert answered == given.keys()
+    assert [each for each, times in given.items() if times > 1] == []
 
 
 def test_replicas_are_spread_and_all_answer(spread: Stage) -> None:
@@ -108,14 +115,18 @@ def test_a_replica_is_killed_again_and_again(whole: Stage, told: Told, request: 
         for index in range(kills):
             victim = whole.cluster.replicas("texts")[index % REPLICAS]
             since = time.time()
-            victim.kill()
-            wait_until(partial(_has_gone, victim), "the kernel has ended it")
+            watch.kill(victim)
             watch.await_strength(since)
     assert_answered_once(watch)
 
 
-def _has_gone(replica: Replica) -> bool:
-    return not Path(f"/proc/{replica.process}").exists()
+def test_all_replicas_of_a_model_are_killed(whole: Stage, told: Told) -> None:
+    with watched(whole, "all replicas of a model killed at once", told) as watch:
+        since = time.time()
+        for each in whole.cluster.replicas("texts"):
+            watch.kill(each)
+        watch.await_strength(since)
+    assert_answered_once(watch)
 
 
 def test_the_controller_is_killed(whole: Stage, told: Told) -> None:
@@ -125,7 +136,7 @@ def test_the_controller_is_killed(whole: Stage, told: Told) -> None:
         assert controller is not None
         since = time.time()
         os.kill(controller, signal.SIGKILL)
-        victim.kill()
+        watch.kill(victim)
         wait_until(lambda: whole.cluster.controller() not in (None, controller), "another controller comes")
         watch.await_strength(since)
     assert_answered_once(watch)
@@ -135,23 +146,26 @@ def test_a_node_is_killed(spread: Stage, told: Told) -> None:
     lost = spread.cluster.workers[0]
     with watched(spread, "a worker killed", told) as watch:
         since = time.time()
+        watch.lost.append(lost.folder)
         lost.kill()
         watch.await_strength(since, lost)
-    assert_answered_once(watch, lost)
+    assert_answered_once(watch)
 
 
 def test_a_node_is_cut_off_and_comes_back(spread: Stage, told: Told) -> None:
     lost = spread.cluster.workers[1]
     with watched(spread, "a worker cut off from the network", told) as watch:
+        watch.lost.append(lost.folder)
         since = time.time()
         lost.cut_off()
         watch.await_strength(since, lost)
-    assert_answered_once(watch, lost)
+    assert_answered_once(watch)
     with watched(spread, "the same worker connected again", told) as watch:
+        watch.lost.append(lost.folder)
         since = time.time()
         lost.connect()
         wait_until(lambda: not lost.is_running, "Ray on the worker, which was given up, ends itself")
         spread.cluster.start_worker(lost)
         spread.await_nodes()
         watch.await_strength(since)
-    assert_answered_once(watch, lost)
+    assert_answered_once(watch)
