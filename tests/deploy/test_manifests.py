@@ -14,18 +14,14 @@ from ray.serve.schema import ServeDeploySchema
 
 from deploy import overlay
 from deploy.overlay import K8S, OverlayError, apply, manifests, secrets_needed, secrets_of_gateway, write
+from export.menu import menu
 from service.package import digest
 from service.rendering import ENVIRONMENT
 from tests.deploy.schemas_kit import Document, validate
 from tests.serving_kit import write_package
 
 OVERLAYS = sorted(file.parent.name for file in K8S.glob("*/serve.yaml"))
-HOUSE = {
-    "fashion-vit": "classification",
-    "topics-bert": "classification",
-    "emoji-detr": "detection",
-    "breakout-dt": "policy",
-}
+HOUSE = {name: dish.task for name, dish in menu().items() if dish.parcel is None}
 """Beside the translator."""
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 
