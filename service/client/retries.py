@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -17,8 +18,9 @@ class Retries:
     All calls of a client share `budget` repeats; each call that succeeds earns `earned` of one, so that a service that
     is down is not asked several times as often as one that is up.
 
-    An attempt that stays silent for half of the call's time, if that is `patience` seconds or more, is given up once:
-    who had it may have been cut off from the network, and would be waited for to the end.
+    An attempt that stays silent for `patience` seconds, with half of the call's time or more still left, is given up
+    once: who had it may have been cut off from the network, and would be waited for to the end. Only the caller knows
+    what a call may rightly take, so there is no end to it unless told.
     """
 
     attempts: int = 5
@@ -26,7 +28,7 @@ class Retries:
     longest_wait: float = 2.0
     budget: float = 10.0
     earned: float = 0.1
-    patience: float = 10.0
+    patience: float = math.inf
 
 
 NO_RETRIES = Retries(attempts=1)
@@ -59,7 +61,7 @@ class Attempts:
         self._retries, self._budget = retries, budget
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._failed = 0
-        self._is_short = self._may_wait = False  # an attempt had half of the time; one was given up, the next is not
+        self._is_short = self._may_wait = False  # an attempt may be given up; one was, the next is not
 
     def remaining(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -69,8 +71,8 @@ class Attempts:
         remaining = self.remaining()
         if remaining is None or self._may_wait or self._failed + 1 >= self._retries.attempts:
             return remaining
-        self._is_short = remaining / 2 >= self._retries.patience
-        return remaining / 2 if self._is_short else remaining
+        self._is_short = self._retries.patience <= remaining / 2
+        return self._retries.patience if self._is_short else remaining
 
     def succeeded(self) -> None:
         self._budget.earn()

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from loadtest.cluster import Cluster
-from service.client import Client
+from service.client import Client, Retries
 
 Ask = Callable[[Client, str], str]
 """Makes one call with this request id; returns what shall be remembered of the answer."""
 TIMEOUT = 40.0
+RETRIES = Retries(patience=10)  # a call here takes a second or two
 _PAUSE_SECONDS = 0.05
 
 
@@ -33,7 +34,7 @@ def load(cluster: Cluster, *asks: Ask) -> Iterator[Account]:
     account, stop, lock = Account(), threading.Event(), threading.Lock()
 
     def call(index: int, ask: Ask) -> None:
-        with Client(cluster.address(index % len(cluster.workers)), timeout=TIMEOUT) as client:
+        with Client(cluster.address(index % len(cluster.workers)), timeout=TIMEOUT, retries=RETRIES) as client:
             while not stop.wait(_PAUSE_SECONDS):
                 request_id, begun = uuid.uuid4().hex, time.monotonic()
                 try:

@@ -375,6 +375,10 @@ def test_silence_is_not_waited_for_to_the_end(ask: Ask, peer: Peer) -> None:
     with pytest.raises(DeadlineExceeded):  # too short for a second attempt
         ask("translate", "peer", "a", timeout=0.8)
     assert len(peer.requests) == 5
+    peer.silences = 1
+    with pytest.raises(DeadlineExceeded):  # a call may rightly take long, unless the caller says otherwise
+        ask("translate", "peer", "a", timeout=1.2, terms={"retries": Retries()})
+    assert len(peer.requests) == 6
 
 
 def test_an_episode_leaves_a_silent_replica(stepped: Steps, peer: Peer) -> None:
