@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import shutil
 import signal
 import subprocess
@@ -120,7 +121,7 @@ class Machine:
 @contextmanager
 def machines(count: int, folder: Path) -> Iterator[list[Machine]]:
     """Connected, with nothing running in them yet; this process is at the network's first address."""
-    bridge = f"hw{os.getpid()}"
+    bridge = f"hw{secrets.token_hex(3)}"  # never again: a cable is taken away a moment after its machine
     with ExitStack() as stack:
         _ip("link", "add", bridge, "type", "bridge")
         stack.callback(_ip, "link", "del", bridge)

@@ -15,6 +15,7 @@ REQUEST_ID = "x-request-id"
 TIMEOUT = "x-timeout-ms"
 _AUTHORIZATION = "authorization"
 _LOOPBACK = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "ipv6:%5B::ffff:127.", "ipv6:[::ffff:127.", "unix:")
+_ADDRESSES = ("ipv4:", "ipv6:", "unix:")
 _TAKEN_OVER = re.compile(r"[\x21-\x7e]{1,128}")  # what a log line and a header can hold
 
 
@@ -47,6 +48,11 @@ class Call:
     @property
     def is_local(self) -> bool:
         return self.peer is None or self.peer.startswith(_LOOPBACK)
+
+    @property
+    def is_left(self) -> bool:
+        """gRPC has no address any more of a caller who went before the call was begun with."""
+        return self.peer is not None and not self.peer.startswith(_ADDRESSES)
 
     @property
     def seconds(self) -> float:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from grpc import StatusCode
 
 from service.ingress.calls import Call
-from service.ingress.errors import FailedError, UnauthenticatedError, WrongTaskError, explain
+from service.ingress.errors import FailedError, LeftError, UnauthenticatedError, WrongTaskError, explain
 from service.logs import Sparingly
 from service.tasks.errors import InputError
 
@@ -76,6 +76,8 @@ class Endpoint:
             raise UnauthenticatedError("no valid key was sent; send one as `authorization: Bearer KEY`")
 
     def _demand_local(self, call: Call) -> None:
+        if call.is_left:
+            raise LeftError("the caller has gone")
         if self._local and not call.is_local:
             raise UnauthenticatedError("this service answers calls from its own machine only; others need keys set")
 

@@ -26,6 +26,10 @@ class WrongTaskError(Exception):
     """The model does another task."""
 
 
+class LeftError(Exception):
+    """The caller has gone."""
+
+
 class UnknownModelError(Exception):
     """No such model, or no such page of it."""
 
@@ -40,6 +44,7 @@ CODES: dict[type[BaseException], StatusCode] = {
     EpisodeGoneError: StatusCode.ABORTED,
     DeadlineError: StatusCode.DEADLINE_EXCEEDED,
     asyncio.CancelledError: StatusCode.CANCELLED,
+    LeftError: StatusCode.CANCELLED,
     ClosedError: StatusCode.UNAVAILABLE,
 }
 HTTP: dict[StatusCode, int] = {

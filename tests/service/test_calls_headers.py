@@ -65,3 +65,17 @@ def test_a_timeout_has_to_be_milliseconds(given: str) -> None:
 def test_a_timeout_counts_from_the_beginning() -> None:
     call = Call.begin("Translate", {"x-timeout-ms": "1500"})
     assert call.deadline == call.begun + 1.5
+
+
+async def test_who_has_gone_is_counted_as_gone(packages: Packages) -> None:
+    """And not as one from elsewhere, of whom gRPC knows as little."""
+    counts = Counts()
+    host = ModelHost(
+        HostArgs(name="bert", folder=packages("bert", "fp32").package.folder, threads=1, local=True), counts
+    )
+    try:
+        with pytest.raises(FailedError, match="the caller has gone"):
+            await host.endpoint.answer(DescribeRequest(), Call.begin("Describe", {}, "unknown"))
+    finally:
+        host.close()
+    assert counts.codes == {("Describe", "CANCELLED"): 1}

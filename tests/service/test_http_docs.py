@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
@@ -141,6 +141,12 @@ def test_the_page_needs_nothing_from_elsewhere(serve: Serve) -> None:
         assert elsewhere not in page.text
 
 
+def _loses_a_field(case: schemathesis.Case) -> bool:
+    """A form has no way to send a list of nothing: such a field is left out, and the request is a right one."""
+    is_form = case.media_type == "multipart/form-data" and isinstance(case.body, dict)
+    return is_form and [] in case.body.values()
+
+
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode, ids=lambda mode: mode.value)
 @pytest.mark.parametrize("kind", ["marian", "bert", "vit", "decision_transformer"])
 def test_whatever_fits_or_breaks_the_documentation_is_answered_as_documented(
@@ -154,6 +160,7 @@ def test_whatever_fits_or_breaks_the_documentation_is_answered_as_documented(
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=schema[path]["POST"].as_strategy(mode))
     def ask(case: schemathesis.Case) -> None:
+        assume(not _loses_a_field(case))
         response = case.call_and_validate(excluded_checks=[positive_data_acceptance, not_a_server_error])
         assert response.status_code != 500
 
