@@ -118,7 +118,7 @@ def test_what_is_written_anew() -> None:
     ("arguments", "sentence"),
     [
         (("vti",), "The zoo has no 'vti'; did you mean vit"),
-        (("vit", "--data", "reversing"), "vit cannot learn from 'reversing'; it can from digits."),
+        (("vit", "--data", "reversing"), "vit cannot learn from 'reversing'; it can from digits, fashion-mnist."),
         (("transformer", "--data", "sortin"), "it can from reversing, sorting, dates."),
         (("transformer", "--data", "sorting:size=3"), "sorting has no option 'size'; it has length."),
         (("transformer", "--data", "dates:length=3"), "dates has no option 'length'; it has none."),

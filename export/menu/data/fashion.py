@@ -24,6 +24,7 @@ from export.menu.data.asking import in_parts
 from export.menu.packages import Parcel, fetch
 from export.zoo.data.base import Data
 from export.zoo.data.pictures import png, square
+from export.zoo.model import ImageClassifier
 from service.package import Preprocessing
 
 LABELS = ("t-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -38,9 +39,10 @@ Images = NDArray[np.uint8]
 class Fashion(Data):
     """Pixels between -1 and 1; a garment is learned mirrored as often as not, and moved a little."""
 
-    name = "Fashion-MNIST"
+    name = "fashion-mnist"
     metric = "accuracy"
     chance = 0.1
+    learners = (ImageClassifier,)
 
     def sizes(self) -> dict[str, Any]:
         return {"image": _SIDE, "classes": len(LABELS)}

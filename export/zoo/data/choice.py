@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from export.errors import SourceError
+from export.menu.data.fashion import Fashion
 from export.zoo.data.base import Data
 from export.zoo.data.blind_cartpole import BlindCartPole
 from export.zoo.data.cartpole import CartPole
@@ -29,6 +30,7 @@ KNOWN: tuple[type[Data], ...] = (
     Digits,
     TaughtDigits,
     DrawnDigits,
+    Fashion,
     Scenes,
     SceneCaptions,
     CartPole,
