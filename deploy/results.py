@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadtest.bench_tables import table
 from loadtest.results import machine
 
 DATA = Path(__file__).with_name("results.json")
@@ -74,9 +75,7 @@ def _part(part: Part, found: dict[str, Any]) -> str:
     lines = [f"## {part.title}", "", part.about, f"`{part.command}`, on {about['cores']} × {about['cpu']}."]
     if found["note"]:
         lines.append(found["note"])
-    lines += ["", f"| {' | '.join(part.columns)} |", "|---" * len(part.columns) + "|"]
-    lines += [f"| {' | '.join(row)} |" for row in found["rows"]]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", table(part.columns, found["rows"])]) + "\n"
 
 
 def _read() -> dict[str, Any]:

@@ -8,26 +8,18 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.results import record
+from loadtest.cluster import wait_until
 from loadtest.served import Service, serving
 from service.client import Client, HeadwaiterError
 
 MODEL = "opus-mt-zh-en"
 _TEXT = "服务器崩溃了，请稍后再试。"
 _SHRINK_SECONDS, _UNTIL_SECONDS, _CALLERS = 10, 180, 8
-
-
-def _until(holds: Callable[[], bool]) -> float:
-    begun = time.monotonic()
-    while not holds():
-        if time.monotonic() > begun + _UNTIL_SECONDS:
-            raise TimeoutError(f"after {_UNTIL_SECONDS} s it did not hold")
-        time.sleep(0.05)
-    return time.monotonic() - begun
 
 
 @contextmanager
@@ -56,7 +48,7 @@ def measure(service: Service, client: Client) -> dict[str, float]:
     def replicas() -> int:
         return len(service.replicas(MODEL))
 
-    _until(lambda: replicas() == 0)
+    wait_until(lambda: replicas() == 0, "the model sleeps", _UNTIL_SECONDS)
     begun = time.monotonic()
     client.translate(MODEL, _TEXT)
     cold = time.monotonic() - begun
@@ -64,12 +56,14 @@ def measure(service: Service, client: Client) -> dict[str, float]:
     client.translate(MODEL, _TEXT)
     warm = time.monotonic() - begun
     with _load(client):
-        decided = _until(lambda: replicas() == 2)
+        decided = wait_until(lambda: replicas() == 2, "there are two replicas", _UNTIL_SECONDS)
     return {
         "first call to a model that sleeps, answered": cold,
         "the same call again": warm,
         "load begins, a second replica is started": decided,
-        f"load ends, one replica is left (`shrink_s: {_SHRINK_SECONDS}`)": _until(lambda: replicas() == 1),
+        f"load ends, one replica is left (`shrink_s: {_SHRINK_SECONDS}`)": wait_until(
+            lambda: replicas() == 1, "one replica is left", _UNTIL_SECONDS
+        ),
     }
 
 

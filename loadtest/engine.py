@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
+from export.console import step
 from loadtest import report, results
 from loadtest.contest import ContestError, entered, take_turns, turns
 from loadtest.encoders import Encoders
@@ -96,7 +95,7 @@ def _seconds(part: Part, stage: Stage, options: Options) -> float:
 
 def _run(parts: Sequence[Part], options: Options, load: float) -> Iterator[tuple[Part, Measured]]:
     for model in (model for part in parts for model in part.models):
-        model.make(_step)
+        model.make(step)
     total = sum(_seconds(part, stage, options) for part in parts for stage in part.stages(options))
     with Bar(_console, total) as bar:
         for part in parts:
@@ -115,14 +114,6 @@ def _measure(part: Part, options: Options, load: float, bar: Bar) -> Measured:
             rows += found
         versions = {each.name: each.versions for each in contestants}
     return Measured(part.what, results.machine(options.threads), versions, load, rows)
-
-
-@contextmanager
-def _step(text: str) -> Iterator[None]:
-    begun = time.monotonic()
-    with _console.status(f"{text} …"):
-        yield
-    _console.print(f"[green]✓[/] {text} [dim]{time.monotonic() - begun:.1f} s[/]")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,10 +8,9 @@ from typing import Annotated, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from export.console import console, fail, step, wrong
+from export.console import console, fail, one_sentence, progress, step, wrong
 from export.errors import ExportError, SourceError
 from export.menu import Dish, hub_models, menu
 from export.menu.results import headline, note, table
@@ -115,30 +114,22 @@ def train_command(
 
       headwaiter menu train breakout-dt
     """
-    try:
+    with one_sentence("Training"):
         from export.menu.evaluate import measured
         from export.menu.house import lesson, taught
         from export.zoo.training import train
 
         system, folder = taught(name), out or CHECKPOINTS / name
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(f"{name} starts", total=steps or system.recipe.steps)
+        with progress(name, steps or system.recipe.steps) as show:
             train(
                 system,
                 folder,
                 seed=seed,
                 steps=steps,
-                watch=lambda now: bar.update(task, completed=now.done, description=f"{name}, loss {now.loss:.3f}"),
+                watch=lambda now: show(now.done, f"{name}, loss {now.loss:.3f}"),
                 begin=lesson(name).begin,
             )
         console.print(table({"fp32": measured(name, str(folder), "fp32")}))
-    except ModuleNotFoundError as error:
-        fail(f"Training needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
-    except SourceError as error:
-        fail(str(error), 2)
-    except ExportError as error:
-        fail(str(error), 1)
     console.print(f"[dim]The checkpoint is in {folder}: headwaiter export {folder} --name {name}[/]")
 
 
@@ -154,7 +145,7 @@ def evaluate_command(
 
       headwaiter menu evaluate --most 100
     """
-    try:
+    with one_sentence("Measuring"):
         from export.menu.evaluate import evaluate
         from export.menu.measures import MEASURES
 
@@ -166,9 +157,3 @@ def evaluate_command(
             console.print(table(found))
             if most is None:
                 note(name, found)
-    except ModuleNotFoundError as error:
-        fail(f"Measuring needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
-    except SourceError as error:
-        fail(str(error), 2)
-    except ExportError as error:
-        fail(str(error), 1)

@@ -29,8 +29,7 @@ class Lesson:
 
 
 def _with_eyes_of_detr(captioner: nn.Module) -> None:
-    """What emoji-detr finds. That part stays as it is: sentences teach what to say of it, and would at first only spoil
-    it."""
+    """What emoji-detr finds. That part stays as it is, so that a scene need be looked at only once."""
     learned, eyes = load_file(WEIGHTS / "emoji-detr" / FILE), captioner.get_submodule("encoder.0")
     eyes.load_state_dict({name: learned[f"objects.{name}"] for name in eyes.state_dict()})
     eyes.requires_grad_(False)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from export.console import console, fail
-from export.errors import ExportError, SourceError
+from export.console import console, one_sentence, progress
 
 if TYPE_CHECKING:
     from export.zoo.training import Progress as Learned
@@ -71,7 +69,7 @@ def train_command(
 
       headwaiter zoo train bert --data listops:length=16 --steps 500 --out checkpoints/short
     """
-    try:
+    with one_sentence("Training"):
         from export.zoo.data.choice import learning_from
         from export.zoo.outcome import achieve
         from export.zoo.registry import find
@@ -83,22 +81,14 @@ def train_command(
             return f"{name}, loss {now.loss:.3f}" + (f", {metric} {now.metric:.3f}" if now.metric is not None else "")
 
         folder = out or CHECKPOINTS / name
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(f"{name} starts", total=steps or system.recipe.steps)
+        with progress(name, steps or system.recipe.steps) as show:
             outcome = achieve(
                 system,
                 folder,
                 seed=seed,
                 steps=steps,
-                watch=lambda now: bar.update(task, completed=now.done, description=describe(now)),
+                watch=lambda now: show(now.done, describe(now)),
             )
-    except ModuleNotFoundError as error:
-        fail(f"Training needs {error.name}, which is not installed: pip install 'headwaiter[export,zoo,cpu]'.", 2)
-    except SourceError as error:
-        fail(str(error), 2)
-    except ExportError as error:
-        fail(str(error), 1)
     verdict = (
         "" if outcome.bar is None else f" (the bar is {outcome.bar:g}: {'' if outcome.reached else 'not '}reached)"
     )

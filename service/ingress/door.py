@@ -1,8 +1,8 @@
 """At the door: a call that the line has no place for is turned away before Ray begins with it.
 
-A refusal by Ray's way costs the event loop a millisecond or more. With five times the calls that a model can answer,
-that is a quarter of a processor which the answers lack. Only what is refused leaves here: everything else, and every
-call over HTTP, goes on to be judged inside.
+What a refusal costs, the answers lack: with five times the calls that a model can answer there are four to each of them
+(`python -m loadtest.overhead --part overload`). Only what is refused leaves here: everything else, and every call over
+HTTP, goes on to be judged inside.
 """
 
 from __future__ import annotations

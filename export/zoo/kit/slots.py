@@ -36,8 +36,8 @@ class Slots(nn.Module):
 
 class Counted(nn.Module):
     """States [rows, count + 1, size] of so many things of which facts are known. Each says which it is; the last is the
-    sum of what each has to add, since the means that attention takes hardly tell two of a kind from three (Zaheer et
-    al. 2017, Deep Sets)."""
+    sum of what each has to add, since a mean, which attention takes, does not hold how many there were (Zaheer et al.
+    2017, Deep Sets)."""
 
     def __init__(self, facts: int, count: int, size: int, hidden: int) -> None:
         super().__init__()
