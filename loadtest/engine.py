@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -30,6 +31,7 @@ from loadtest.translation import SENTENCES, Translation
 PARTS: tuple[Part, ...] = (Translation(), Encoders(), Policy())
 _EXPORT_SECONDS = 60.0
 _QUIET = 0.5  # load average up to which the machine counts as ours
+_OWN = "headwaiter"
 _console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -56,6 +58,9 @@ def main() -> None:
         _console.print(f"[yellow]Others are computing here (load {load:.1f}): ratios will say little.[/]")
     old = {} if options.only else results.load(given.results / "engine.json", PARTS)
     measured = dict(old)
+    if absent := not_installed(name for part in parts for name in part.names(options)):
+        _console.print(f"{', '.join(absent)} not installed: `make bench` installs what competes.", markup=False)
+        sys.exit(2)
     try:
         for part, new in _run(parts, options, load):
             measured[part.name] = new.after(old.get(part.name))
@@ -86,6 +91,12 @@ def _plan(parts: Sequence[Part], options: Options) -> list[tuple[str, str, str, 
             lines.append((part.name, "models with random weights", f"{count} exports", count * _EXPORT_SECONDS))
         lines += [(part.name, each.title, each.work, _seconds(part, each, options)) for each in part.stages(options)]
     return lines
+
+
+def not_installed(contestants: Iterable[str]) -> list[str]:
+    """Of the engines that they are named by; better known before the first of them runs than after."""
+    engines = dict.fromkeys(name.split()[0] for name in contestants)
+    return [each for each in engines if each != _OWN and find_spec(each) is None]
 
 
 def _seconds(part: Part, stage: Stage, options: Options) -> float:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from loadtest.contest import Contestant, ContestError, Taken, take_turns, turns
+from loadtest.engine import not_installed
 from loadtest.entrant import Task, fastest
 
 
@@ -69,3 +70,7 @@ def test_every_way_is_tried_once_and_the_best_two_again() -> None:
     fastest([1, 2, 3, 4], tried.append)
     assert tried[:4] == [1, 2, 3, 4]
     assert len(set(tried[4:])) == len(tried[4:]) == 2
+
+
+def test_who_is_not_there_is_known_before_anyone_runs() -> None:
+    assert not_installed(["headwaiter fp32", "soup fp32", "onnxruntime int8", "soup int8"]) == ["soup"]
