@@ -28,7 +28,9 @@ def export_command(
     ],
     task: Annotated[str | None, typer.Option(help=f"Fail unless the model is for this: {', '.join(_TASKS)}.")] = None,
     name: Annotated[str | None, typer.Option(help="The package's name; else the last part of SOURCE.")] = None,
-    version: Annotated[str, typer.Option(help="A whole number; serving takes the largest.")] = "1",
+    version: Annotated[
+        str | None, typer.Option(help="A whole number; serving takes the largest. Else 1, or the menu's.")
+    ] = None,
     precision: Annotated[str, typer.Option(help="fp32 for all, int8 for CPUs, fp16 for CUDA.")] = "fp32",
     out: Annotated[Path, typer.Option(help="Where packages are kept.")] = Path("models"),
     force: Annotated[bool, typer.Option("--force", help="Replace the package that is there.")] = False,

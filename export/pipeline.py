@@ -23,7 +23,7 @@ from export.packing import demand_space, making, put
 from export.parity import compare_precision, demand
 from export.quantise import quantise
 from export.runtime import Runtime
-from export.sources import Source, default_name, opened
+from export.sources import Source, default_name, default_version, opened
 from export.weights import save_graphs
 from service.package import (
     NAME_PATTERN,
@@ -58,7 +58,7 @@ class Order:
     source: str
     task: Task | None = None
     name: str | None = None
-    version: str = "1"
+    version: str | None = None
     precision: Precision = "fp32"
     out: Path = Path("models")
     force: bool = False
@@ -69,8 +69,12 @@ class Order:
         return self.name if self.name is not None else default_name(self.source)
 
     @property
+    def package_version(self) -> str:
+        return self.version if self.version is not None else default_version(self.source)
+
+    @property
     def folder(self) -> Path:
-        return self.out / self.package_name / self.version / self.precision
+        return self.out / self.package_name / self.package_version / self.precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,9 @@ def _demand_order(order: Order) -> None:
             f"{order.package_name!r} is not a package name: small letters, digits, dots and dashes, the first a letter "
             f"or digit."
         )
-    if not (order.version.isdecimal() and int(order.version) > 0 and order.version == str(int(order.version))):
-        raise SourceError(f"{order.version!r} is not a version: versions are whole numbers from 1 on.")
+    version = order.package_version
+    if not (version.isdecimal() and int(version) > 0 and version == str(int(version))):
+        raise SourceError(f"{version!r} is not a version: versions are whole numbers from 1 on.")
     if order.folder.exists() and not order.force:
         raise SourceError(f"{order.folder} is there already: give another --version, or --force to replace it.")
 
@@ -189,7 +194,7 @@ def _manifest(order: Order, source: Source, preprocessing: Preprocessing, built:
     family = source.family
     return Manifest(
         name=order.package_name,
-        version=order.version,
+        version=order.package_version,
         task=family.task,
         family=family.name,
         source=source.origin,

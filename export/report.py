@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -90,14 +91,11 @@ def _size(count: int) -> str:
     return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 
-def exported(folder: Path) -> str:
-    if not folder.is_dir():
-        return ""
-    made = []
-    for version in versions(folder):
+def exported(folder: Path) -> dict[str, list[str]]:
+    """Precisions by version."""
+    made: dict[str, list[str]] = {}
+    for version in versions(folder) if folder.is_dir() else ():
         for place in sorted((folder / version).iterdir()):
-            try:
-                made.append(f"{version}/{open_package(place).manifest.precision}")
-            except PackageError:
-                continue
-    return ", ".join(made)
+            with suppress(PackageError):
+                made.setdefault(version, []).append(open_package(place).manifest.precision)
+    return made

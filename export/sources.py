@@ -36,6 +36,12 @@ def default_name(text: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", stem).strip("-.") or "model"
 
 
+def default_version(text: str) -> str:
+    """The menu's, whose weights may be newer ones than were exported before; else the first."""
+    dish = menu().get(text)
+    return "1" if dish is None else dish.version
+
+
 @contextmanager
 def opened(text: str) -> Iterator[Source]:
     """The model behind SOURCE; files that had to be unpacked are there while inside."""

@@ -128,11 +128,18 @@ def _latency(rows: Rows) -> str:
 
 def _saturation(rows: Rows) -> str:
     return table(
-        ("at saturation, inputs/s", "in process", "served", "ratio", "ratio, callers' CPU left out"),
+        (
+            "at saturation, inputs/s",
+            "in process, all known at once",
+            "in process, callers as served",
+            "served",
+            "ratio",
+            "ratio, callers' CPU left out",
+        ),
         (
             (
                 row["model"],
-                *(f"{row[name]:.1f}" for name in ("in_process", "served")),
+                *(f"{row[name]:.1f}" for name in ("at_once", "in_process", "served")),
                 *(f"{row[name]:.2f}" for name in ("ratio", "ratio_without_callers")),
             )
             for row in rows

