@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 
 from deploy.results import record
+from export.console import progress
 from loadtest.served import Service, serving
 from loadtest.traffic.guests import seat
 from loadtest.traffic.ways import Grpc
@@ -50,7 +51,7 @@ class Soak:
     codes: Counter[str] = field(default_factory=Counter)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
 
-    def run(self, models: list[str]) -> None:
+    def run(self, models: list[str], watch: Callable[[int, str], None]) -> None:
         table, lock, asked = seat(self.service.grpc, {}), threading.Lock(), iter(range(self.calls))
 
         def call() -> None:
@@ -71,6 +72,8 @@ class Soak:
         while any(each.is_alive() for each in callers):
             for name in models:
                 self.samples.setdefault(name, []).append(self._sample(name))
+            ended = self.codes.total()
+            watch(ended, f"{ended:,} calls, {ended - self.codes['OK']:,} not answered")
             time.sleep(_SAMPLE_SECONDS)
 
     def _sample(self, model: str) -> Sample:
@@ -123,7 +126,8 @@ def main() -> int:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), told) as service:
         soak = Soak(service, given.calls)
-        soak.run(list(told))
+        with progress("soak", given.calls) as show:
+            soak.run(list(told), show)
     rows, wrong = judged(soak.samples, soak.codes)
     note = f"{given.calls:,} calls in {(time.monotonic() - begun) / 60:.0f} minutes, {soak.codes['OK']:,} answered."
     record("soak", rows, f"{note} {'; '.join(wrong) or 'All as it should be'}.")

@@ -8,8 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from export.menu import packages
-from export.menu.packages import Parcel
+from export import packages
+from export.packages import Parcel
 from service.package import Precision, Task
 
 HERE = Path(str(resources.files(__name__)))

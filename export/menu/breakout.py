@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.menu.packages import Parcel, fetch
+from export.packages import Parcel, fetch
 
 MOVES = ("stay", "left", "right")
 TIMESTEPS = 500

@@ -13,8 +13,8 @@ from export.menu import WEIGHTS
 from export.menu.data.breakout import WatchedBreakout
 from export.menu.data.definitions import Definitions
 from export.menu.data.emoji import EmojiCaptions, EmojiScenes
-from export.menu.data.fashion import Fashion
 from export.zoo.checkpoint import WEIGHTS as FILE
+from export.zoo.data.fashion import Fashion
 from export.zoo.recipe import Recipe
 from export.zoo.registry import System, find
 

@@ -10,8 +10,8 @@ import numpy as np
 from export.menu.data import breakout, emoji
 from export.menu.data.art import LEARNED, UNSEEN
 from export.menu.data.definitions import Definitions
-from export.menu.data.fashion import Fashion
 from export.menu.results import Numbers
+from export.zoo.data.fashion import Fashion
 
 Measure = Callable[[Any, int | None], Numbers]
 ASKED = (1, 5, 10, 20, 40)  # returns

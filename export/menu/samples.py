@@ -15,8 +15,8 @@ from PIL import Image
 from export.menu.breakout import Breakout, sensible
 from export.menu.data.definitions import Definitions
 from export.menu.data.emoji import SIDE, EmojiCaptions
-from export.menu.data.fashion import LABELS, Fashion
 from export.zoo.data.batches import HELD_OUT_SEED
+from export.zoo.data.fashion import LABELS, Fashion
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLES, SUBSET = REPOSITORY / "samples", REPOSITORY / "tests/data/menu"

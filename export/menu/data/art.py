@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from export.menu.packages import Parcel, fetch
+from export.packages import Parcel, fetch
 
 KINDS = {
     "apple": "1f34e",

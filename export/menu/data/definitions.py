@@ -20,8 +20,8 @@ from tokenizers.trainers import WordPieceTrainer
 from torch import Tensor
 from torch.nn import functional
 
-from export.menu.data.asking import in_parts
-from export.menu.packages import Parcel, fetch
+from export.packages import Parcel, fetch
+from export.zoo.data.asking import in_parts
 from export.zoo.data.base import Data
 from export.zoo.data.batches import padded
 from service.package import Preprocessing

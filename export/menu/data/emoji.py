@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from export.menu.data.art import KINDS, LEARNED, drawings
-from export.menu.data.asking import in_parts
 from export.menu.data.composing import MOST, Art, Thing, compose, draw
 from export.menu.data.telling import VOCABULARY, clear, kinds_in, tell
+from export.zoo.data.asking import in_parts
 from export.zoo.data.base import Data
 from export.zoo.data.batches import HELD_OUT_SEED, next_word_loss, padded
 from export.zoo.data.boxes import from_corners

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from export.errors import SourceError
-from export.menu.data.fashion import Fashion
 from export.zoo.data.base import Data
 from export.zoo.data.blind_cartpole import BlindCartPole
 from export.zoo.data.cartpole import CartPole
@@ -15,6 +14,7 @@ from export.zoo.data.copying import Copying
 from export.zoo.data.dates import Dates
 from export.zoo.data.digits import Digits
 from export.zoo.data.drawn_digits import DrawnDigits
+from export.zoo.data.fashion import Fashion
 from export.zoo.data.listops import ListOps
 from export.zoo.data.reversing import Reversing, Sorting
 from export.zoo.data.scenes import SceneCaptions, Scenes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from export.errors import SourceError
-from export.menu.packages import Parcel, fetch
+from export.packages import Parcel, fetch
 
 WHEEL = Parcel("wheel", "MinAtar==1.0.15", "f40450e133c552b97222702bb7b1c5254b47758390f4bd25e411399af0b21d42")
 NPM = Parcel("npm", "is-number@7.0.0", "7b75c1057198cf97696909a9bee176c9c5e9bcb5b03bf3ecef2f484defadd51e")

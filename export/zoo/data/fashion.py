@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from export.menu.data.asking import in_parts
-from export.menu.packages import Parcel, fetch
+from export.packages import Parcel, fetch
+from export.zoo.data.asking import in_parts
 from export.zoo.data.base import Data
 from export.zoo.data.pictures import png, square
 from export.zoo.model import ImageClassifier
