@@ -20,11 +20,12 @@ from PIL import Image
 
 from export.menu import menu
 from export.menu.breakout import MOVES
-from export.menu.data import breakout, definitions, emoji, fashion
+from export.menu.data import breakout, definitions, emoji
 from export.menu.data.composing import Thing
 from export.menu.results import results
 from export.menu.samples import SAMPLES, SUBSET, cut
 from export.pipeline import Order, export
+from export.zoo.data import fashion
 from loadtest.served import Service, serving
 from service import open_model
 from service.client import History, Step
