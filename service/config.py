@@ -101,6 +101,13 @@ class Limits(_Section):
     message_mb: int = Field(default=32, ge=1, le=256)
 
 
+class Batch(_Section):
+    """What runs together at most, padding included, where a model answers in one pass."""
+
+    tokens: Count = 512
+    pixels: Count = 4 * 224 * 224
+
+
 class Model(_Section):
     path: str
     version: Version | None = None
@@ -110,6 +117,7 @@ class Model(_Section):
     replicas: Count | None = None
     autoscale: Autoscale | None = None
     rows: Count = 64
+    batch: Batch = Batch()
     limits: Limits = Limits()
     optional: bool = False
 
@@ -192,9 +200,22 @@ def load(file: Path) -> Service:
     if not there:
         raise ConfigError(f"{file}: none of its models is there; `headwaiter menu export` makes those of the menu.")
     packages = {name: _package(file, name, model, folder) for name, model in there.items()}
+    for name, package in packages.items():
+        _demand_fitting(file, name, config.models[name], package)
     left_out = tuple(name for name in config.models if name not in there)
     keys = _keys(file, config.auth, folder)
     return Service(file, config.model_copy(update={"models": there}), packages, keys, left_out)
+
+
+def _demand_fitting(file: Path, name: str, model: Model, package: Package) -> None:
+    """What is said of a model must concern it."""
+    manifest = package.manifest
+    if manifest.task in ("classification", "detection") or manifest.noise is not None:
+        idle, why = "rows", "it answers in one pass and keeps no rows; `batch` is what runs together"
+    else:
+        idle, why = "batch", "it keeps rows from step to step; `rows` is how many"
+    if idle in model.model_fields_set:
+        raise ConfigError(f"{file}: models.{name}.{idle} is of no use to {name}: {why}.")
 
 
 def _may_be_left_out(model: Model, folder: Path) -> bool:

@@ -27,9 +27,9 @@ class _Example:
 
 _EXAMPLES = {
     "translation": _Example("translate", ".text", "text", "Good morning."),
-    "captioning": _Example("caption", ".text", "image", "photo.jpg"),
-    "classification": _Example("classify", ".labels", "image", "photo.jpg"),
-    "detection": _Example("detect", ".boxes", "image", "photo.jpg"),
+    "captioning": _Example("caption", ".text", "image", "samples/scene-1.png"),
+    "classification": _Example("classify", ".labels", "image", "samples/sneaker.png"),
+    "detection": _Example("detect", ".boxes", "image", "samples/scene-1.png"),
     "generation": _Example("generate", ".text", "prompt", "Once upon a time"),
     "policy": _Example("describe"),
 }
@@ -58,6 +58,8 @@ def _example(manifest: Manifest) -> _Example:
         return replace(example, value=_SENTENCES.get(manifest.languages.get("source", ""), example.value))
     if manifest.task == "classification" and manifest.preprocessing.image is None:
         return replace(example, field="text", value="That was a good film.")
+    if example.field == "image" and not Path(str(example.value)).is_file():  # outside of the repository
+        return replace(example, value="photo.jpg")
     return example
 
 
@@ -87,7 +89,7 @@ def _curl(url: str, example: _Example, *, keyed: bool) -> str:
             return f"{command} {url}/{example.verb} -F image=@{example.value}"
         case _:
             body = json.dumps({example.field: example.value}, ensure_ascii=False)
-            return f"{command} {url}/{example.verb} --json {shlex.quote(body)}"
+            return f"{command} {url}/{example.verb} -H 'content-type: application/json' -d {shlex.quote(body)}"
 
 
 def _python(name: str, example: _Example, address: str, *, keyed: bool) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from service.config import Limits
+from service.config import Batch, Limits
 from service.ingress.desk import Desk, TokenTimes, Who
 from service.ingress.endpoint import Endpoint, Recorder
 from service.ingress.grpc import Context, Servicer, refuse
@@ -43,6 +43,7 @@ class HostArgs(BaseModel):
     device: str = "auto"
     threads: int | None = None
     rows: int = 64
+    batch: Batch = Batch()
     limits: Limits = Limits()
     keys: Path | None = None
     local: bool = False
@@ -59,6 +60,8 @@ class ModelHost(Servicer, Health):
             device=args.device,
             threads=args.threads,
             rows=args.rows,
+            batch_tokens=args.batch.tokens,
+            batch_pixels=args.batch.pixels,
             beams=limits.beams,
             new_tokens=limits.new_tokens,
             text=limits.text,

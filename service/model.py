@@ -42,6 +42,8 @@ class Options:
     device: str = "auto"
     threads: int | None = None  # else as many as this process may use
     rows: int = 64  # sequences decoded at once, or episodes open at once
+    batch_tokens: int = 512  # that run together where a model answers in one pass, padding included
+    batch_pixels: int = 4 * 224 * 224
     beams: int = 8  # of one sequence
     new_tokens: int = 256
     text: int = 20_000  # characters
@@ -177,11 +179,10 @@ class ClassificationModel(Model):
     engine: Batcher
 
     def __init__(self, package: Package, session: Session, options: Options) -> None:
-        from service.engine.batcher import Batcher
         from service.tasks.classification import Classification
 
-        self.task = Classification(package, max_pixels=options.pixels)
-        super().__init__(package, Batcher(session))
+        self.task = Classification(package, max_pixels=options.pixels, max_text=options.text)
+        super().__init__(package, _batcher(session, options))
 
     def classify(
         self,
@@ -244,11 +245,10 @@ class DetectionModel(Model):
     engine: Batcher
 
     def __init__(self, package: Package, session: Session, options: Options) -> None:
-        from service.engine.batcher import Batcher
         from service.tasks.detection import Detection
 
         self.task = Detection(package, max_pixels=options.pixels)
-        super().__init__(package, Batcher(session))
+        super().__init__(package, _batcher(session, options))
 
     def detect(
         self, image: Picture | Sequence[Picture], *, threshold: float | None = None, max_boxes: int | None = None
@@ -288,12 +288,11 @@ class PaintingModel(Model):
     engine: Batcher
 
     def __init__(self, package: Package, session: Session, options: Options) -> None:
-        from service.engine.batcher import Batcher
         from service.tasks.painting import Painting
 
         assert package.manifest.noise is not None
         self.task = Painting(package.manifest.noise, most=options.images)
-        super().__init__(package, Batcher(session))
+        super().__init__(package, _batcher(session, options))
 
     def generate_images(self, count: int = 1, *, seed: int | None = None) -> list[bytes]:
         """PNG files. The same seed makes the same images; a larger count makes more beside them."""
@@ -334,6 +333,12 @@ def open_with(package: Package, chosen: Options) -> Any:
     session = Session(package, device=chosen.device, threads=chosen.threads)
     kind = _MODELS[package.manifest.task] if package.manifest.noise is None else PaintingModel
     return kind(package, session, chosen)
+
+
+def _batcher(session: Session, options: Options) -> Batcher:
+    from service.engine.batcher import Batcher
+
+    return Batcher(session, token_budget=options.batch_tokens, pixel_budget=options.batch_pixels)
 
 
 def _all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answer]], field: str) -> list[Answer]:

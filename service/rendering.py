@@ -114,6 +114,7 @@ def _args(service: Service, nodes: Nodes, name: str, model: Model) -> Rendered:
         "device": model.device if model.resources.gpus else "cpu",
         "threads": math.ceil(model.resources.cpus),
         "rows": model.rows,
+        "batch": model.batch.model_dump(),
         "limits": {**limits, "beams": min(limits["beams"], model.rows)},
         "local": service.is_local,
         "keys": nodes.key_file(service),

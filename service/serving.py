@@ -222,6 +222,7 @@ def _serve_on_cluster(service: Service, render: Render, voice: Voice) -> None:
                 "This cluster's nodes were started without RAY_SERVE_ENABLE_HA_PROXY=1 and "
                 "RAY_SERVE_THROUGHPUT_OPTIMIZED=1 in their environment: every request takes a slower way."
             )
+        _remark(service, voice)
         rendered = render(service)
         _deploy(service, launch.Cluster(rendered), rendered, voice)
         _tell(service, voice)
@@ -238,6 +239,7 @@ def _serve_here(service: Service, render: Render, voice: Voice) -> None:
         return
     instance.demand_same_address(service)
     voice.say(f"{service.file} is being served by process {instance.process}, which goes on with what changed.")
+    _remark(service, voice)
     with launch.running_ray(instance.address):
         rendered = render(service)
         _deploy(service, launch.Cluster(rendered), rendered, voice)
@@ -251,6 +253,9 @@ def _serve_until_stopped(service: Service, render: Render, voice: Voice, registe
     signals.install()
     with ExitStack() as stack:
         _remark(service, voice)
+        if launch.cpus_asked(service) > launch.cores():
+            asked, there = launch.cpus_asked(service), launch.cores()
+            voice.warn(f"The models ask for {asked:g} CPUs and share the {there} of this machine.")
         rendered = render(service)
         with voice.step("Ray"):
             stack.enter_context(launch.local_ray(service))
@@ -280,6 +285,7 @@ def _update(service: Service, instance: Instance, cluster: Cluster, render: Rend
     try:
         changed = load(service.file)
         instance.demand_same_address(changed)
+        _remark(changed, voice)
         rendered = render(changed)
         _deploy(changed, cluster, rendered, voice)
         voice.say(f"{service.file} is served as it is now")
@@ -307,8 +313,6 @@ def _deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], voice:
 
 def _remark(service: Service, voice: Voice) -> None:
     """What someone might not expect."""
-    from service.launch import cores, cpus_asked
-
     config = service.config
     for name in service.left_out:
         voice.warn(f"{name} is left out: its package is not there, and serve.yaml calls it optional.")
@@ -316,11 +320,9 @@ def _remark(service: Service, voice: Voice) -> None:
         found = service.packages[name].manifest.precision
         if model.precision not in (None, found):
             voice.warn(f"{name} has no {model.precision}; {found} is served instead.")
-    if cpus_asked(service) > cores():
-        voice.warn(f"The models ask for {cpus_asked(service):g} CPUs and share the {cores()} of this machine.")
     if service.keys is None and not service.is_local:
         voice.warn(
-            f"Whoever reaches port {config.grpc.port} or {config.http.port} of this machine may call: no keys are set; "
+            f"Whoever reaches port {config.grpc.port} or {config.http.port} may call: no keys are set; "
             "`headwaiter key --append keys.txt` makes one, `auth: {keys: keys.txt}` asks for it."
         )
 

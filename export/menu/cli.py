@@ -108,6 +108,9 @@ def _made(dish: Dish, out: Path) -> bool:
     except (SourceError, ExportError) as error:
         wrong(str(error))
         return False
+    except OSError as error:
+        wrong(f"{dish.name} could not be written to {out}: {error.strerror}.")
+        return False
     return True
 
 

@@ -161,9 +161,11 @@ def act(
 
     Examples:
 
-      headwaiter call breakout-dt act '[0.1, -0.5, 0.3]' --target-return 40
+      headwaiter call breakout-dt act < samples/breakout.json
 
-      headwaiter call breakout-dt act '{"steps": [{"state": [1, 0], "action": {"discrete": 2}, "reward": 1},
+      headwaiter call cartpole act '[0.1, -0.5, 0.3, 0.2]' --target-return 200
+
+      headwaiter call walker act '{"steps": [{"state": [1, 0], "action": {"discrete": 2}, "reward": 1},
       {"state": [0, 1]}], "target_return": 40}'
     """
     histories = [read_history(each, target_return) for each in _texts(history, "history")]

@@ -131,7 +131,10 @@ _KINDS: dict[str, type[HeadwaiterError]] = {
 
 _OF_A_PROXY = re.compile(r"http2 header with status: 50\d")
 """What gRPC makes of a proxy's own error page: the replica behind it broke off, HAProxy says 500 for that."""
+_TOO_LARGE = "larger than max"
+"""What gRPC says by itself of a message that is twice as large as the service allows."""
 _OF_THE_NETWORK = {
+    "INVALID_ARGUMENT": "The request is too large for {address}: {words}",
     "NOT_FOUND": "{address} serves no model {model!r}.",
     "DEADLINE_EXCEEDED": "{address} did not answer for {model!r} in time.",
     "UNAVAILABLE": "{address} is unavailable: {words}",
@@ -146,6 +149,8 @@ def from_rpc(error: grpc.RpcError, *, address: str, model: str, request_id: str)
     ours = facts.pop("ours")
     if code == "UNKNOWN" and not ours and _OF_A_PROXY.search(words):
         code = "UNAVAILABLE"
+    if code == "RESOURCE_EXHAUSTED" and not ours and _TOO_LARGE in words:
+        code = "INVALID_ARGUMENT"
     template = "{words}" if ours else _OF_THE_NETWORK.get(code, "{words}")
     message = facts.pop("message") or template.format(address=address, model=model, words=words) or code
     request_id = trailers.get(_REQUEST_ID, request_id)

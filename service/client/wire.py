@@ -25,11 +25,11 @@ from service.client.errors import DeadlineExceeded, HeadwaiterError, InvalidInpu
 from service.client.retries import Attempts, Budget, Retries
 
 TIMEOUT = 60.0
-_LARGEST_MESSAGE = 64 * 2**20
 
 CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", _LARGEST_MESSAGE),
-    ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
+    # How much is too much is the service's to say: `limits.message_mb`.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
     # A service that comes back is found again within a retry's wait; gRPC's own first wait is a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),

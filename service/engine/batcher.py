@@ -16,8 +16,6 @@ from service.engine.worker import Worker
 from service.package import padded_length
 
 GRAPH = "model"
-TOKEN_BUDGET = 512  # padded tokens in one call
-PIXEL_BUDGET = 4 * 224 * 224
 MOST_PADDING = 1.1  # a batch's places per place that its members would take alone; beyond it, batching stops paying
 _LOOKED_AT = 512  # so many of those waiting are compared, that a turn's cost does not grow with the queue
 
@@ -79,8 +77,8 @@ class Batcher(Worker[PassJob]):
         self,
         session: Session,
         *,
-        token_budget: int = TOKEN_BUDGET,
-        pixel_budget: int = PIXEL_BUDGET,
+        token_budget: int = 512,
+        pixel_budget: int = 4 * 224 * 224,
         max_waiting: int = 4096,
         line: Line[PassJob] | None = None,
     ) -> None:

@@ -57,8 +57,16 @@ class Row:
     gone: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    values: np.ndarray
+    """An action, or a score for each."""
+    queue_seconds: float
+    run_seconds: float
+
+
 @dataclass(slots=True, eq=False)
-class StepJob(Job[np.ndarray]):
+class StepJob(Job[Stepped]):
     """The next step of an episode, or with no row, the last of a whole history."""
 
     row: Row | None
@@ -255,12 +263,14 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
             self._finish(job, answer[slot])
 
     def _finish(self, job: StepJob, answer: np.ndarray) -> None:
+        now = time.monotonic()
         if job.row is not None:
-            job.row.used = time.monotonic()
+            job.row.used = now
             self.used.move_to_end(id(job.row))
         self.did(self.work_of(job))
         self.meters.finished += 1
-        job.succeed(answer.copy())
+        started = job.started or now
+        job.succeed(Stepped(answer.copy(), started - job.submitted, now - started))
 
     def _tokens(self, steps: list[PolicyStep], moment: int, *, follows: bool) -> Arrays:
         """The steps as tokens. Where they follow others, the first of them gives only the action that was taken."""

@@ -23,7 +23,7 @@ from service.tasks.errors import InputError
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
-_MOST_INPUTS = 256
+MOST_INPUTS = 256
 _LONGEST_UNKNOWN = 1024  # jobs in a line of unknown pace
 _THREADS = 2
 _NEWS = 0.1  # how much the latest counts
@@ -62,9 +62,9 @@ class Desk:
         """All of them, in order. When one is refused or cancelled, all are. `characters` None is heavy work."""
         if not submits:
             raise InputError(f"{field} is empty; it needs at least one", field=field, limit=1)
-        if len(submits) > _MOST_INPUTS:
-            sentence = f"{field} has {len(submits):,} inputs; the limit is {_MOST_INPUTS:,}"
-            raise InputError(sentence, field=field, limit=_MOST_INPUTS)
+        if len(submits) > MOST_INPUTS:
+            sentence = f"{field} has {len(submits):,} inputs; the limit is {MOST_INPUTS:,}"
+            raise InputError(sentence, field=field, limit=MOST_INPUTS)
         pending = await self.prepared(partial(_submit_all, submits), characters)
         try:
             return [await each for each in pending.parts]

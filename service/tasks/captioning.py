@@ -8,9 +8,10 @@ from service.engine.futures import Pending
 from service.engine.session import Session
 from service.package import Package
 from service.tasks.decoding import Decoding
+from service.tasks.errors import demand_length
 from service.tasks.images import ImageReader
 from service.tasks.results import Words
-from service.tasks.words import Input, WordStream, WordTask, check_length
+from service.tasks.words import Input, WordStream, WordTask
 
 
 class Captioning(WordTask):
@@ -37,7 +38,7 @@ class Captioning(WordTask):
         return self.stream([self._input(image, prompt, field)], decoding, deadline, None)
 
     def _input(self, image: bytes, prompt: str, field: str) -> Input:
-        check_length(len(prompt), self.longest_text, "prompt", "characters")
+        demand_length(len(prompt), self.longest_text, "prompt", "characters")
         tokens = [*self.defaults.start, *(self.tokenizer.encode(prompt) if prompt else [])]
-        check_length(len(tokens), self.room - 1, "prompt")
+        demand_length(len(tokens), self.room - 1, "prompt")
         return Input(tokens, {"pixels": self.images.read(image, field).pixels[None]})

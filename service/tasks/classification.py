@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from service.engine.session import Arrays
 from service.package import Package
-from service.tasks.errors import InputError, demand_characters, demand_positive, demand_share
+from service.tasks.errors import InputError, demand_characters, demand_length, demand_positive, demand_share
 from service.tasks.images import MAX_PIXELS, ImageReader
-from service.tasks.text import Tokenizer
+from service.tasks.text import MAX_TEXT, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class Label:
 class Classification:
     """Keeps no state between calls: threads may share it."""
 
-    def __init__(self, package: Package, *, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, package: Package, *, max_pixels: int = MAX_PIXELS, max_text: int = MAX_TEXT) -> None:
         manifest = package.manifest
         text, image = manifest.preprocessing.text, manifest.preprocessing.image
         self._tokenizer = None if text is None else Tokenizer.open(package.folder, text)
         self._reader = None if image is None else ImageReader(image, manifest, max_pixels)
-        self._longest = manifest.limits.get("length")
+        self._longest, self._longest_text = manifest.limits.get("length"), max_text
         self._segmented = any(port.name == "segments" for port in manifest.graphs["model"].inputs)
         self._names = manifest.labels or ()
         self._multi_label = manifest.multi_label
@@ -39,13 +39,13 @@ class Classification:
         if self._tokenizer is None:
             raise InputError(f"{field} is a text; this model classifies images", field=field)
         for each in (text, pair or ""):
+            demand_length(len(each), self._longest_text, field, "characters")
             demand_characters(each, field)
         tokens, segments = self._tokenizer.encode_pair(text, pair)
         if not tokens:  # of a tokenizer that puts nothing around a text
             raise InputError(f"{field} has no tokens; this model needs one at least", field=field, limit=1)
-        if self._longest is not None and len(tokens) > self._longest:
-            sentence = f"{field} has {len(tokens):,} tokens; the limit is {self._longest:,}"
-            raise InputError(sentence, field=field, limit=self._longest)
+        if self._longest is not None:
+            demand_length(len(tokens), self._longest, field)
         arrays = {"tokens": np.array(tokens, np.int64)}
         return arrays | {"segments": np.array(segments, np.int64)} if self._segmented else arrays
 

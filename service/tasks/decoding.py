@@ -50,7 +50,8 @@ def settle(wanted: Decoding, defaults: Defaults, bounds: Bounds) -> list[Choosin
     stated = {f.name: getattr(wanted, f.name) for f in fields(Decoding) if getattr(wanted, f.name) is not None}
     for name, given in stated.items():
         _check(name, given, bounds)
-    value = defaults.model_dump() | {"best": 1, "seed": None} | stated
+    own = defaults.model_dump()
+    value = own | {"best": 1, "seed": None, "beams": min(own["beams"], bounds.beams)} | stated
     if value["sample"]:
         if stated.get("beams", 1) > 1:
             raise InputError(
@@ -64,7 +65,6 @@ def settle(wanted: Decoding, defaults: Defaults, bounds: Bounds) -> list[Choosin
             field="decoding.best",
             limit=most,
         )
-    _check("beams", value["beams"], bounds)  # the model's own may be more than there are rows
     choosing = Choosing(
         max_new_tokens=min(value["max_new_tokens"], bounds.new_tokens),
         stop=frozenset(defaults.stop),

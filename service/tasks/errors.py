@@ -31,6 +31,11 @@ def demand_characters(text: str, field: str) -> None:
         raise InputError(sentence, field=field) from None
 
 
+def demand_length(count: int, limit: int, field: str, unit: str = "tokens") -> None:
+    if count > limit:
+        raise InputError(f"{field} has {count:,} {unit}; the limit is {limit:,}", field=field, limit=limit)
+
+
 def demand_share(value: float | None, field: str) -> None:
     if value is not None and not 0 <= value <= 1:
         raise InputError(f"{field} is {value}; it must be from 0 to 1", field=field, limit=0 if value < 0 else 1)

@@ -8,9 +8,9 @@ from service.engine.futures import Pending
 from service.engine.session import Session
 from service.package import Package
 from service.tasks.decoding import Decoding
-from service.tasks.errors import InputError
+from service.tasks.errors import InputError, demand_length
 from service.tasks.results import Words
-from service.tasks.words import Input, WordStream, WordTask, check_length
+from service.tasks.words import Input, WordStream, WordTask
 
 
 class Generation(WordTask):
@@ -34,9 +34,9 @@ class Generation(WordTask):
         return self.stream([self._input(prompt, field)], decoding, deadline, None)
 
     def _input(self, prompt: str, field: str) -> Input:
-        check_length(len(prompt), self.longest_text, field, "characters")
+        demand_length(len(prompt), self.longest_text, field, "characters")
         tokens = self.tokenizer.encode(prompt) or self._from_nothing(field)
-        check_length(len(tokens), self.room - 1, field)
+        demand_length(len(tokens), self.room - 1, field)
         return Input(tokens, {})
 
     def _from_nothing(self, field: str) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from service.engine.episodes import CloseJob, Episodes, OpenJob, PolicyStep, Row, StepJob
+from service.engine.episodes import CloseJob, Episodes, OpenJob, PolicyStep, Row, StepJob, Stepped
 from service.engine.futures import Pending
 from service.package import Policy
 from service.tasks.classification import softmax
@@ -41,9 +41,7 @@ class Policies:
     def __init__(self, engine: Episodes, policy: Policy, timesteps: int) -> None:
         self.engine, self.policy, self.timesteps = engine, policy, timesteps
 
-    def act(
-        self, history: Sequence[Moment], target_return: float, *, deadline: float | None = None
-    ) -> Future[np.ndarray]:
+    def act(self, history: Sequence[Moment], target_return: float, *, deadline: float | None = None) -> Future[Stepped]:
         """What follows from a whole history, the last moment of which has no action yet."""
         if not history:
             raise InputError("history is empty; it has at least the present state", field="history")
@@ -69,11 +67,12 @@ class Policies:
         self.engine.submit(job)
         return Pending([job.future], lambda rows: Episode(self, rows[0], to_go, greedy, seed))
 
-    def action(self, answer: np.ndarray, rng: np.random.Generator | None = None) -> Action:
+    def action(self, answer: Stepped, rng: np.random.Generator | None = None) -> Action:
+        values = answer.values
         if self.policy.actions == "continuous":
-            return Action(continuous=tuple(float(value) for value in answer))
-        chances = softmax(answer)
-        chosen = int(answer.argmax()) if rng is None else int(rng.choice(len(chances), p=chances / chances.sum()))
+            return Action(continuous=tuple(float(value) for value in values))
+        chances = softmax(values)
+        chosen = int(values.argmax()) if rng is None else int(rng.choice(len(chances), p=chances / chances.sum()))
         return Action(discrete=chosen, scores=tuple(float(chance) for chance in chances))
 
     def taken(self, action: Action) -> np.ndarray:
@@ -131,7 +130,7 @@ class Episode:
 
     def submit(
         self, state: Sequence[float], reward: float | None = None, *, taken: int | Sequence[float] | None = None
-    ) -> Future[np.ndarray]:
+    ) -> Future[Stepped]:
         policies = self._policies
         policies._check_length(self._count + 1, "episode")
         seen = policies._vector(state, policies.policy.state_size, "state")
@@ -146,8 +145,8 @@ class Episode:
         self._count += 1
         return job.future
 
-    def answer(self, values: np.ndarray) -> Action:
-        self._last = self._policies.action(values, self._rng)
+    def answer(self, found: Stepped) -> Action:
+        self._last = self._policies.action(found, self._rng)
         return self._last
 
     def did(self, action: int | Sequence[float]) -> None:

@@ -18,6 +18,8 @@ from service.preprocessing import SentencePieceFiles, TextSettings, TokenizerFil
 _STRAY_SPACES = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 _LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
 
+MAX_TEXT = 20_000  # characters, where nobody says otherwise
+
 
 class Tokenizer(ABC):
     """Keeps no state between calls: threads may share it."""

@@ -13,9 +13,10 @@ from service.engine.sequence import Decoded
 from service.engine.session import Session
 from service.package import Package
 from service.tasks.decoding import Decoding
+from service.tasks.errors import demand_length
 from service.tasks.results import Hypothesis, Words
 from service.tasks.sentences import Piece, join, split_to_fit
-from service.tasks.words import Input, WordStream, WordTask, check_length, room_for
+from service.tasks.words import Input, WordStream, WordTask, room_for
 
 _LONGEST_SENTENCE = 512  # tokens; models are trained on sentences, whatever their tables of positions hold
 
@@ -49,14 +50,14 @@ class Translation(WordTask):
         return self.stream(self._inputs(pieces, field), decoding, deadline, partial(_laid_out, pieces))
 
     def _pieces(self, text: str, split: bool, field: str) -> list[Piece]:
-        check_length(len(text), self.longest_text, field, "characters")
+        demand_length(len(text), self.longest_text, field, "characters")
         if split:
             return split_to_fit(text, lambda part: len(self.tokenizer.encode(part)), self.longest_source)
         return [Piece(text, translatable=bool(text.strip()))] if text else []
 
     def _inputs(self, pieces: Sequence[Piece], field: str) -> list[Input]:
         sources = [self.tokenizer.encode(piece.text) for piece in pieces if piece.translatable]
-        check_length(max(map(len, sources), default=0), self.longest_source, field)  # one character can be too much
+        demand_length(max(map(len, sources), default=0), self.longest_source, field)  # one character can be too much
         return [Input(self.defaults.start, {"tokens": np.array(ids)}, len(ids)) for ids in sources]
 
     def _joined(self, pieces: list[Piece], answers: list[Decoded], drawn: int, prepared: float) -> Words:

@@ -208,10 +208,5 @@ class WordStream:
         return self._new() if all(self._complete) else ""
 
 
-def check_length(count: int, limit: int, field: str, unit: str = "tokens") -> None:
-    if count > limit:
-        raise InputError(f"{field} has {count:,} {unit}; the limit is {limit:,}", field=field, limit=limit)
-
-
 def room_for(limit: int, prompt: int, new_tokens: int) -> int:
     return min(limit, padded_length(prompt + new_tokens))

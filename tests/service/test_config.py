@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.config import Config, ConfigError, Limits, Model, load
+from service.config import Batch, Config, ConfigError, Limits, Model, load
 from service.keys import line_for, make_key
 from service.model import Options
 from tests.serving_kit import write_config, write_package
@@ -71,6 +71,25 @@ def test_limits_are_those_of_a_model_opened_in_process() -> None:
     for name in ("text", "new_tokens", "pixels", "images"):
         assert getattr(here, name) == getattr(there, name)
     assert Model(path="").rows == there.rows
+    assert Batch() == Batch(tokens=there.batch_tokens, pixels=there.batch_pixels)
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "sentence"),
+    [
+        ("detection", "rows: 8", "models.tiny.rows is of no use to tiny: it answers in one pass and keeps no rows"),
+        ("policy", "batch: {tokens: 8}", "models.tiny.batch is of no use to tiny: it keeps rows from step to step"),
+    ],
+)
+def test_what_does_not_concern_a_model_is_refused(file: Path, task: str, said: str, sentence: str) -> None:
+    write_package(file.parent / "models", "tiny", task=task)
+    with pytest.raises(ConfigError, match=sentence):
+        load(write_config(file, _tiny(said)))
+
+
+def test_batches_of_a_model_of_one_pass(file: Path) -> None:
+    write_package(file.parent / "models", "tiny", task="detection")
+    assert load(write_config(file, _tiny("batch: {pixels: 9}"))).config.models["tiny"].batch == Batch(pixels=9)
 
 
 def _tiny(addition: str) -> str:

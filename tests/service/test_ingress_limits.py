@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import grpc
@@ -67,6 +68,13 @@ BAD = [
         classification_pb2.ClassifyRequest(input=[{"image": {"data": b"x"}}]),
         "input[0].image",
         "this model classifies texts",
+    ),
+    (
+        "bert",
+        "Classify",
+        classification_pb2.ClassifyRequest(input=[{"text": "a"}, {"text_pair": {"first": "b", "second": "c" * 501}}]),
+        "input[1].text_pair",
+        "input[1].text_pair has 501 characters; the limit is 500",
     ),
     (
         "detr",
@@ -156,6 +164,16 @@ async def test_describe_states_limits_and_defaults(packages: Packages) -> None:
         assert told.limits["beams"] == 5
         assert told.limits["source"] == packages("marian", "fp32").package.manifest.limits["source"]
         assert told.decoding.HasField("beams")
+        assert told.limits["inputs"] == 256
+        assert "pixels" not in told.limits
+    async with serving(packages, "gpt2", rows=2, limits={"new_tokens": 10**6}) as (channel, host):
+        told = await models_pb2_grpc.ModelsStub(channel).Describe(models_pb2.DescribeRequest())
+        bounds = host.model.task.bounds
+        assert (told.limits["new_tokens"], told.limits["beams"]) == (bounds.new_tokens, bounds.beams) != (10**6, 8)
+    async with serving(packages, "detr") as (channel, _):
+        told = await models_pb2_grpc.ModelsStub(channel).Describe(models_pb2.DescribeRequest())
+        assert {"pixels", "wait_ms", "message_mb", "inputs"} <= set(told.limits)
+        assert not {"beams", "new_tokens", "text", "images"} & set(told.limits)
 
 
 async def test_keys(packages: Packages, tmp_path: Any) -> None:
@@ -197,6 +215,28 @@ async def test_a_deadline_and_a_cancelled_call_free_their_rows(packages: Package
         assert (await stub.Generate(short)).results
         assert host.metrics.codes["Generate", "CANCELLED"] == 2
         assert host.metrics.codes["Generate", "DEADLINE_EXCEEDED"] == 1
+
+
+async def test_long_histories_are_read_beside_the_event_loop(packages: Packages) -> None:
+    async with serving(packages, "decision_transformer") as (channel, host):
+        task, threads = host.model.task, set()
+        act = task.act
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            threads.add(threading.current_thread())
+            return act(*args, **kwargs)
+
+        task.act = watched
+        state = [0.0] * task.policy.state_size
+        moment = policy_pb2.Step(
+            state=state, reward=0.0, action={"continuous": {"values": [0.0] * task.policy.action_size}}
+        )
+        for count in (1, task.timesteps):
+            history = policy_pb2.History(target_return=1.0, steps=[moment] * count)
+            await policy_pb2_grpc.PolicyStub(channel).Act(policy_pb2.ActRequest(history=[history] * 8))
+            is_here = threading.current_thread() in threads
+            assert is_here == (count == 1), f"{count} steps"
+            threads.clear()
 
 
 async def test_who_would_wait_too_long_is_refused_at_once(packages: Packages) -> None:

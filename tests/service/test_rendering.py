@@ -80,6 +80,7 @@ def test_what_a_replica_is_told(folder: Path) -> None:
         "device": "cpu",
         "threads": 2,
         "rows": 4,
+        "batch": {"tokens": 512, "pixels": 200_704},
         "limits": {
             "wait_ms": 2000,
             "text": 9,
@@ -246,11 +247,21 @@ def _commands() -> typer.Typer:
         (
             {"task": "generation", "noise": 8},
             "generate-images --count 4",
-            '/generate-images --json \'{"count": 4}',
+            "/generate-images -H 'content-type: application/json' -d '{\"count\": 4}",
             '.generate_images("one", count=4).images)',
         ),
-        ({"task": "captioning"}, "caption photo.jpg", "image=@photo.jpg", '.caption("one", "photo.jpg").text)'),
-        ({"task": "detection"}, "detect photo.jpg", "image=@photo.jpg", '.detect("one", "photo.jpg").boxes)'),
+        (
+            {"task": "captioning"},
+            "caption samples/scene-1.png",
+            "image=@samples/scene-1.png",
+            '.caption("one", "samples/scene-1.png").text)',
+        ),
+        (
+            {"task": "detection"},
+            "detect samples/scene-1.png",
+            "image=@samples/scene-1.png",
+            '.detect("one", "samples/scene-1.png").boxes)',
+        ),
         ({"task": "classification"}, "classify 'That was", '{"text": "That was', '.classify("one", text="That was'),
         ({"task": "policy"}, "call one describe", "/models/one", '.describe("one"))'),
     ],
@@ -266,6 +277,7 @@ def test_commands_to_paste(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.chdir(Path(__file__).parents[2])  # where the samples are
     write_package(folder / "models", "one", **manifest)
     auth = {"auth": {"keys": "keys.txt"}} if keyed else {}
     service = load(write_config(folder / "serve.yaml", {**BASE, **auth, "http": {"port": 8001}}))

@@ -6,6 +6,7 @@ import asyncio
 import io
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from transformers import AutoTokenizer, GPT2LMHeadModel, VisionEncoderDecoderModel
 
 from service import open_model
-from service.model import CaptioningModel, GenerationModel, TranslationModel
+from service.model import CaptioningModel, GenerationModel, Options, TranslationModel, open_with
 from service.tasks.decoding import Decoding
 from service.tasks.errors import InputError
 from service.tasks.images import prepare
@@ -211,6 +212,21 @@ def test_the_smallest_limits_can_be_opened(packages: Packages) -> None:
         assert model.translate("The kitchen is open.", beams=1)[0].usage.output_tokens == 1
         with pytest.raises(InputError, match=r"decoding\.beams is 2; the limit is 1"):
             model.translate("The kitchen is open.", beams=2)
+
+
+def test_a_models_own_beams_stay_within_the_limit(packages: Packages) -> None:
+    """Who asks for nothing is not refused for what the model would rather do."""
+    package = packages("marian", "fp32").package
+    assert package.manifest.decoding is not None
+    wide = replace(
+        package,
+        manifest=package.manifest.model_copy(
+            update={"decoding": package.manifest.decoding.model_copy(update={"beams": 4})}
+        ),
+    )
+    with open_with(wide, Options(threads=1, rows=2)) as model:
+        (found,), (asked,) = model.translate("The kitchen is open."), model.translate("The kitchen is open.", beams=2)
+        assert found.hypotheses == asked.hypotheses
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from headwaiter.v1 import policy_pb2 as pb
+from service.engine.episodes import Stepped
 from service.engine.futures import Pending
 from service.engine.jobs import ClosedError
 from service.ingress.calls import Call
@@ -19,6 +20,8 @@ from service.tasks.errors import InputError, demand_seed
 from service.tasks.onepass import Accounted
 from service.tasks.policy import Action, Episode, Moment, Policies
 from service.tasks.results import Timing, Usage
+
+_STEP = 16  # characters of text that are read as fast as a step of a history, beside its numbers
 
 
 def policy(desk: Desk, model: Any) -> Verbs:
@@ -33,7 +36,7 @@ def policy(desk: Desk, model: Any) -> Verbs:
             partial(_act, task, each, None if greedy else _generator(seed, index), f"history[{index}]", deadline)
             for index, each in enumerate(request.history)
         ]
-        answers = await desk.answers("history", submits, characters=len(request.history))
+        answers = await desk.answers("history", submits, characters=_weight(request.history))
         response = pb.ActResponse(results=[_message(each.answer) for each in answers])
         return account(desk, call, response, answers)
 
@@ -57,6 +60,11 @@ def policy(desk: Desk, model: Any) -> Verbs:
     return {"Act": act, "Episode": episode}
 
 
+def _weight(histories: Sequence[pb.History]) -> int:
+    """What reading them takes, in characters of text."""
+    return sum(len(step.state) + _STEP for history in histories for step in history.steps)
+
+
 def _act(
     task: Policies, history: pb.History, rng: np.random.Generator | None, field: str, deadline: float | None
 ) -> Pending[Accounted[Action]]:
@@ -66,9 +74,10 @@ def _act(
         future = task.act(moments, target, deadline=deadline)
     except InputError as error:
         raise _inside(error, field) from None
+    prepared = time.monotonic() - begun
 
-    def answer(found: list[np.ndarray]) -> Accounted[Action]:
-        return Accounted(task.action(found[0], rng), Usage(), Timing(run_ms=1e3 * (time.monotonic() - begun)))
+    def answer(found: list[Stepped]) -> Accounted[Action]:
+        return Accounted(task.action(found[0], rng), Usage(), _timing(found[0], prepared))
 
     return Pending([future], answer)
 
@@ -98,7 +107,7 @@ async def _replay(current: Episode, start: pb.Start) -> None:
         if not step.HasField("action"):
             raise InputError(f"{field}.action is missing; every step of a history has one", field=f"{field}.action")
         try:
-            await _answer(current, step.state, reward, None)
+            current.answer(await _stepped(current, step.state, reward, None))
             current.did(_choice(step.action))
         except InputError as error:
             raise _inside(error, field) from None
@@ -106,17 +115,19 @@ async def _replay(current: Episode, start: pb.Start) -> None:
 
 
 async def _step(desk: Desk, call: Call, current: Episode, seen: pb.Observation) -> Message:
-    begun = time.monotonic()
     taken = _choice(seen.taken) if seen.HasField("taken") else None
     reward = seen.reward if seen.HasField("reward") else None
-    action = await _answer(current, seen.state, reward, taken)
-    call.timing = Timing(run_ms=1e3 * (time.monotonic() - begun))
-    return put_account(desk, call, pb.EpisodeResponse(action=_message(action)))
+    found = await _stepped(current, seen.state, reward, taken)
+    call.timing = _timing(found)
+    return put_account(desk, call, pb.EpisodeResponse(action=_message(current.answer(found))))
 
 
-async def _answer(current: Episode, state: Any, reward: float | None, taken: Any) -> Action:
-    found = await Pending([current.submit(state, reward, taken=taken)], lambda answers: answers[0])
-    return current.answer(found)
+async def _stepped(current: Episode, state: Any, reward: float | None, taken: Any) -> Stepped:
+    return await Pending([current.submit(state, reward, taken=taken)], lambda answers: answers[0])
+
+
+def _timing(found: Stepped, prepared: float = 0.0) -> Timing:
+    return Timing(1e3 * found.queue_seconds, 1e3 * prepared, 1e3 * found.run_seconds)
 
 
 def _target(message: pb.History | pb.Start, field: str) -> float:
