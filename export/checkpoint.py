@@ -62,7 +62,10 @@ def _demand_weights(folder: Path) -> None:
                 f"{folder} has its weights only as {pickled[0]}, which can run code when it is read: convert it to "
                 f"model.safetensors where you trust it, with transformers' from_pretrained(…).save_pretrained(…)."
             )
-        raise SourceError(f"{folder} has no weights: model.safetensors is expected.")
+        raise SourceError(
+            f"{folder} has no weights: model.safetensors is expected (pickled ones, such as pytorch_model.bin, are "
+            f"left alone: convert them where you trust them)."
+        )
     for file in files:
         try:
             with safe_open(file, "numpy"):

@@ -40,31 +40,42 @@ Host = Annotated[Literal["127.0.0.1", "0.0.0.0"], BeforeValidator(_as_address)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    """A string below a field says what it is, for the README's table: `python -m deploy.configuration`."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class Grpc(_Section):
     port: Port = 9000
+    """Where gRPC listens, on the host of HTTP."""
 
 
 class Http(_Section):
     host: Host = LOOPBACK
+    """Who is heard: this machine only, or with 0.0.0.0 every interface."""
     port: Port = 8000
+    """Where HTTP listens."""
 
 
 class Metrics(_Section):
     port: Port = 8080
+    """Where every node serves its page for Prometheus."""
 
 
 class Auth(_Section):
     keys: str | None = None
+    """A file of hashed keys; without one, everybody may call."""
 
 
 class Resources(_Section):
     """Of one replica."""
 
     cpus: float = Field(default=1, gt=0)
+    """Of each replica; a share of one is allowed."""
     gpus: float = Field(default=0, ge=0)
+    """Of each replica; a share of one is allowed."""
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> Self:
@@ -74,13 +85,16 @@ class Resources(_Section):
 
 
 class Autoscale(_Section):
-    """How many replicas, the share of its rows that each should have in use, and for how many seconds fewer must have
-    been enough before there are fewer. With `min` 0 the last one leaves too, and comes back with the next call."""
+    """How many replicas there are, by what they have to do."""
 
     min: int = Field(default=1, ge=0)
+    """Replicas at least; with 0 the last one leaves too, and comes back with the next call."""
     max: Count
+    """Replicas at most."""
     target: float = Field(default=0.7, gt=0, le=1)
+    """The share of its rows that each replica should have in use."""
     shrink_s: float = Field(default=300, gt=0)
+    """Seconds for which fewer must have been enough before there are fewer."""
 
     @model_validator(mode="after")
     def _min_below_max(self) -> Self:
@@ -93,33 +107,49 @@ class Limits(_Section):
     """What a request may ask for. These defaults hold wherever serve.yaml says nothing."""
 
     wait_ms: Count = 2_000
+    """Whoever would wait longer than this is refused at once."""
     text: Count = 20_000
+    """Characters of a text."""
     new_tokens: Count = 256
+    """That an answer may have."""
     beams: Count = 8
+    """Of one answer; each takes a row."""
     pixels: Count = 32_000_000
+    """Of an image as it is sent."""
     images: int = Field(default=64, ge=1, le=256)
+    """That one call may have made."""
     message_mb: int = Field(default=32, ge=1, le=256)
+    """Of a request."""
 
 
 class Batch(_Section):
     """What runs together at most, padding included, where a model answers in one pass."""
 
     tokens: Count = 512
+    """Of texts that are classified together."""
     pixels: Count = 4 * 224 * 224
+    """Of images that go through the model together."""
 
 
 class Model(_Section):
     path: str
+    """Its packages, from where the file is."""
     version: Version | None = None
+    """Else the newest."""
     precision: Precision | None = None
+    """fp32, fp16 or int8; else what there is."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto, cpu or cuda."""
     resources: Resources = Resources()
     replicas: Count | None = None
+    """A fixed number of them, 1 unless told; or `autoscale`."""
     autoscale: Autoscale | None = None
     rows: Count = 64
+    """Sequences decoded at once, or episodes open at once, in each replica."""
     batch: Batch = Batch()
     limits: Limits = Limits()
     optional: bool = False
+    """Left out while its package is not there, instead of refused."""
 
     @property
     def least_replicas(self) -> int:

@@ -233,7 +233,8 @@ async def test_long_histories_are_read_beside_the_event_loop(packages: Packages)
         )
         for count in (1, task.timesteps):
             history = policy_pb2.History(target_return=1.0, steps=[moment] * count)
-            await policy_pb2_grpc.PolicyStub(channel).Act(policy_pb2.ActRequest(history=[history] * 8))
+            found = await policy_pb2_grpc.PolicyStub(channel).Act(policy_pb2.ActRequest(history=[history] * 8))
+            assert min(found.timing.queue_ms, found.timing.prepare_ms, found.timing.run_ms) > 0
             is_here = threading.current_thread() in threads
             assert is_here == (count == 1), f"{count} steps"
             threads.clear()

@@ -209,6 +209,9 @@ def test_threads_share_a_client(peer: Peer) -> None:
 def test_large_messages(ask: Ask, peer: Peer) -> None:
     ask("detect", "peer", bytes(33 * 2**20))
     assert len(peer.requests[0].image[0].data) == 33 * 2**20
+    with pytest.raises(InvalidInput, match="The request is too large for"):
+        ask("detect", "peer", bytes(65 * 2**20))
+    assert len(peer.requests) == 1
 
 
 def test_both_have_the_same_verbs_with_their_signatures() -> None:
