@@ -1,8 +1,9 @@
 """`python -m loadtest.capacity --rate 200`: what a ramp measured, turned into replicas and cost.
 
 A replica is simulated as rows that share its speed; the simulation is fitted to every other phase of the ramp and
-compared with the rest. Then a day of traffic with a night, a noon and bursts goes to a fleet that scales itself, by
-Serve's default policy and by any other that is given: how long callers wait, and what stands idle.
+compared with the rest. Then a day of traffic with a night, a noon and bursts goes to a fleet that scales itself, by our
+policy as `autoscale` sets it, by Serve's default and by any other that is given: how long callers wait, and what stands
+idle.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rich.console import Console
 from loadtest.capacity.curve import Fit, Measured, NoCurveError, how_well, within
 from loadtest.capacity.day import Settings, Traffic, simulate
 from loadtest.capacity.need import need
-from loadtest.capacity.policies import NoPolicyError, Policy, ServeDefault, named
+from loadtest.capacity.policies import NoPolicyError, Policy, ServeDefault, named, ours
 from loadtest.capacity.report import Findings, tables, write_html, write_json
 from loadtest.traffic.addresses import count, positive
 
@@ -53,7 +54,7 @@ def _findings(options: argparse.Namespace, console: Console) -> Findings:
     measured = Measured(options.ramp)
     p95 = (options.p95 or measured.objective["p95_ms"]) / 1e3
     errors = measured.objective["errors"]
-    policies: list[Policy] = [named(each) for each in options.policy]
+    others = [named(each) for each in options.policy]
     console.print("fitting the simulation to the ramp", style="dim")
     fit = Fit(measured, options.wait_ms / 1e3)
     compared, carries = fit.compared(), within(fit.pace, p95, errors)
@@ -62,7 +63,11 @@ def _findings(options: argparse.Namespace, console: Console) -> Findings:
             f"no rate meets p95 within {1e3 * p95:g} ms: alone, a call takes {1e3 * fit.pace.alone:.0f} ms"
         )
     settings = Settings(options.min, options.max, options.cold_start, p95)
-    policies.insert(0, ServeDefault(max(1.0, options.target * fit.pace.rows)))
+    policies: list[Policy] = [
+        ours(options.target, options.wait_ms / 1e3, options.shrink_s),
+        ServeDefault(max(1.0, options.target * fit.pace.rows), down_delay=options.shrink_s),
+        *others,
+    ]
     days = []
     for policy in policies:
         console.print(f"a day of {traffic.mean:g} calls a second: {policy.name}", style="dim", highlight=False)
@@ -85,6 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--min", type=count, default=1, help="replicas")
     parser.add_argument("--max", type=count, default=1000, help="replicas")
     parser.add_argument("--target", type=positive, default=0.7, help="autoscale.target of serve.yaml")
+    parser.add_argument("--shrink-s", type=positive, default=300.0, help="autoscale.shrink_s of serve.yaml")
     parser.add_argument("--cold-start", type=positive, default=20.0, metavar="S", help="until a new replica answers")
     parser.add_argument("--hours", type=positive, default=24.0)
     parser.add_argument("--swing", type=float, default=0.6, help="of a day, as a share of the average")
@@ -95,7 +101,7 @@ def _options() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="'MODULE:CLASS {…}'",
-        help="beside Serve's default, any policy in the form that Ray Serve calls, with its arguments as JSON",
+        help="beside these, any policy in the form that Ray Serve calls, with its arguments as JSON",
     )
     parser.add_argument("--out", type=Path, default=Path("build/load"))
     return parser.parse_args()

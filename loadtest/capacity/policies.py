@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from service.scaling import GROW_SECONDS, LOOK_BACK_SECONDS, REPORT_SECONDS, RowsPolicy
+
 
 class NoPolicyError(Exception):
     """There is no such policy; the message says what would be right."""
@@ -61,14 +63,18 @@ class ServeDefault:
 
 
 class ServePolicy:
-    """Any policy in the form that Ray Serve calls: a context in, a number of replicas and a state out."""
+    """Any policy in the form that Ray Serve calls: a context in, a number of replicas and a state out. More are made
+    when they have been wanted for `up_delay` seconds: our replicas are rendered with that."""
 
-    every, look_back = 2.0, 10.0
+    every, look_back = REPORT_SECONDS, LOOK_BACK_SECONDS
 
-    def __init__(self, name: str, decide: Callable[[Any], tuple[int, dict[str, Any]]]) -> None:
-        self.name, self._decide = name, decide
+    def __init__(
+        self, name: str, decide: Callable[[Any], tuple[int, dict[str, Any]]], up_delay: float = GROW_SECONDS
+    ) -> None:
+        self.name, self._decide, self._up_delay = name, decide, up_delay
         self._state: dict[str, Any] = {}
         self._last_up: float | None = None
+        self._wanted_since: float | None = None  # more than there are
 
     def wanted(self, state: State) -> int:
         names = [str(index) for index in range(len(state.loads))]
@@ -83,9 +89,20 @@ class ServePolicy:
             last_scale_up_time=self._last_up,
         )
         wanted, self._state = self._decide(context)
-        if wanted > state.target:
-            self._last_up = state.now
+        if wanted <= state.target:
+            self._wanted_since = None
+            return wanted
+        if self._wanted_since is None:
+            self._wanted_since = state.now
+        if state.now - self._wanted_since < self._up_delay:
+            return state.target
+        self._wanted_since, self._last_up = None, state.now
         return wanted
+
+
+def ours(target: float, wait: float, shrink: float) -> Policy:
+    """As `autoscale` in serve.yaml is rendered: `wait` is the longest that is not refused, in seconds."""
+    return ServePolicy(f"Headwaiter's, {target:g} of the rows in use", RowsPolicy(target, wait / 2, shrink))
 
 
 def named(text: str) -> Policy:

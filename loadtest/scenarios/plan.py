@@ -150,6 +150,8 @@ class Burst(_Fixed):
     what = "70 %, five times as much as it carries, 70 % again"
     seconds = 20.0
     times: ClassVar[float] = 5.0
+    least_goodput: ClassVar[float] = 0.9
+    slowest_refusal: ClassVar[float] = 50.0  # ms, p95
 
     def phases(self) -> tuple[Phase, ...]:
         usual = 0.7 * self.rate
@@ -162,14 +164,16 @@ class Burst(_Fixed):
     def verdict(self, done: Sequence[Done]) -> Verdict:
         before, burst, after = done
         goodput = burst.answered_per_second / self.rate
-        refused = (
-            "none were refused" if burst.refusal.p95 is None else f"refusals took {burst.refusal.p95:.0f} ms (p95)"
-        )
+        refused = "none were refused"
+        if burst.refusal.p95 is not None:
+            quick = _judged(burst.refusal.p95 <= self.slowest_refusal)
+            refused = f"refusals took {burst.refusal.p95:.0f} ms (p95; target {self.slowest_refusal:g}: {quick})"
         broken = burst.tally.failed + before.tally.failed + after.tally.failed
         sentence = (
             f"At {self.times:g} × {self.rate:.3g} calls a second {burst.answered_per_second:.3g} were answered, "
-            f"{goodput:.2f} of that rate; {refused}; {broken} calls failed otherwise. "
-            f"Afterwards the objective ({self.objective}) was {'met' if after.within else 'missed'} again."
+            f"{goodput:.2f} of that rate (target {self.least_goodput:g}: {_judged(goodput >= self.least_goodput)}); "
+            f"{refused}; {broken} calls failed otherwise. "
+            f"Afterwards the objective ({self.objective}) was {_judged(after.within)} again."
         )
         return Verdict(before.within and after.within and not broken, best_rate(done), sentence)
 
@@ -213,13 +217,17 @@ class CancelStorm(_Fixed):
         held = all(each.within for each in done)
         sentence = (
             f"{storm.tally.left} of {storm.tally.sent} callers left at {storm.phase.rate:.3g} calls a second; "
-            f"for those who stayed the objective ({self.objective}) was {'met' if storm.within else 'missed'}, "
-            f"and afterwards {'met' if after.within else 'missed'}."
+            f"for those who stayed the objective ({self.objective}) was {_judged(storm.within)}, "
+            f"and afterwards {_judged(after.within)}."
         )
         return Verdict(held, best_rate(done), sentence)
 
 
 SCENARIOS: dict[str, type[Scenario]] = {each.name: each for each in (Ramp, Steady, Burst, Soak, CancelStorm)}
+
+
+def _judged(held: bool) -> str:
+    return "met" if held else "missed"
 
 
 def _first_broken(done: Sequence[Done]) -> int:

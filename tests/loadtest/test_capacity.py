@@ -13,10 +13,11 @@ import pytest
 from loadtest.capacity.curve import Fit, Measured, NoCurveError, how_well, simulated, within
 from loadtest.capacity.day import Settings, Traffic, simulate
 from loadtest.capacity.need import need
-from loadtest.capacity.policies import Load, NoPolicyError, ServeDefault, ServePolicy, State, named
+from loadtest.capacity.policies import Load, NoPolicyError, ServeDefault, ServePolicy, State, named, ours
 from loadtest.capacity.replica import Pace, Replica
 
 PACE = Pace(rows=16, alone=0.1, crowding=0.15, spread=0.5)
+from service.scaling import GROW_SECONDS
 
 
 def responses(pace: Pace, rate: float, calls: int) -> np.ndarray:
@@ -134,14 +135,21 @@ def test_a_policy_for_serve_is_asked_as_serve_asks() -> None:
         asked.append(context)
         return context.target_num_replicas + 1, {"seen": len(asked)}
 
-    policy = ServePolicy("one more", decide)
-    assert policy.wanted(State(5.0, 2, [Load(0.5, 0.1, 4), Load(0.7, 0.0, 6)])) == 3
-    assert policy.wanted(State(7.0, 3, [])) == 4
+    policy = ServePolicy("one more", decide, up_delay=4.0)
+    assert policy.wanted(State(1.0, 2, [Load(0.5, 0.1, 4), Load(0.7, 0.0, 6)])) == 2, "not wanted for long enough"
+    assert policy.wanted(State(5.0, 2, [])) == 3
+    assert policy.wanted(State(7.0, 3, [])) == 3
     assert asked[0].aggregated_metrics == {"share": {"0": 0.5, "1": 0.7}, "wait_seconds": {"0": 0.1, "1": 0.0}}
     assert asked[0].total_num_requests == 10
-    assert (asked[1].policy_state, asked[1].last_scale_up_time) == ({"seen": 1}, 5.0)
+    assert (asked[1].policy_state, asked[1].last_scale_up_time) == ({"seen": 1}, None)
+    assert (asked[2].policy_state, asked[2].last_scale_up_time) == ({"seen": 2}, 5.0)
     with pytest.raises(NoPolicyError, match="it is written as"):
         named("nowhere:Nothing")
+
+
+def test_our_own_policy_is_the_one_that_is_served() -> None:
+    policy, busy = ours(0.5, wait=2.0, shrink=300.0), [Load(1.0, 0.0, 64)]
+    assert [policy.wanted(State(now, 1, busy)) for now in (0.0, 2.0, 2.0 + GROW_SECONDS)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("cold_start", [5.0, 120.0])
