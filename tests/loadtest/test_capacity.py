@@ -15,9 +15,9 @@ from loadtest.capacity.day import Settings, Traffic, simulate
 from loadtest.capacity.need import need
 from loadtest.capacity.policies import Load, NoPolicyError, ServeDefault, ServePolicy, State, named, ours
 from loadtest.capacity.replica import Pace, Replica
+from service.scaling import GROW_SECONDS
 
 PACE = Pace(rows=16, alone=0.1, crowding=0.15, spread=0.5)
-from service.scaling import GROW_SECONDS
 
 
 def responses(pace: Pace, rate: float, calls: int) -> np.ndarray:
