@@ -222,7 +222,7 @@ def _serve_on_cluster(service: Service, render: Render, voice: Voice) -> None:
                 "This cluster's nodes were started without RAY_SERVE_ENABLE_HA_PROXY=1 and "
                 "RAY_SERVE_THROUGHPUT_OPTIMIZED=1 in their environment: every request takes a slower way."
             )
-        _remark(service, voice)
+        remark(service, voice)
         rendered = render(service)
         _deploy(service, launch.Cluster(rendered), rendered, voice)
         _tell(service, voice)
@@ -239,7 +239,7 @@ def _serve_here(service: Service, render: Render, voice: Voice) -> None:
         return
     instance.demand_same_address(service)
     voice.say(f"{service.file} is being served by process {instance.process}, which goes on with what changed.")
-    _remark(service, voice)
+    remark(service, voice)
     with launch.running_ray(instance.address):
         rendered = render(service)
         _deploy(service, launch.Cluster(rendered), rendered, voice)
@@ -252,7 +252,7 @@ def _serve_until_stopped(service: Service, render: Render, voice: Voice, registe
     signals = Signals()
     signals.install()
     with ExitStack() as stack:
-        _remark(service, voice)
+        remark(service, voice)
         if launch.cpus_asked(service) > launch.cores():
             asked, there = launch.cpus_asked(service), launch.cores()
             voice.warn(f"The models ask for {asked:g} CPUs and share the {there} of this machine.")
@@ -285,7 +285,7 @@ def _update(service: Service, instance: Instance, cluster: Cluster, render: Rend
     try:
         changed = load(service.file)
         instance.demand_same_address(changed)
-        _remark(changed, voice)
+        remark(changed, voice)
         rendered = render(changed)
         _deploy(changed, cluster, rendered, voice)
         voice.say(f"{service.file} is served as it is now")
@@ -311,7 +311,7 @@ def _deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], voice:
         await_answers(service, names)
 
 
-def _remark(service: Service, voice: Voice) -> None:
+def remark(service: Service, voice: Voice) -> None:
     """What someone might not expect."""
     config = service.config
     for name in service.left_out:

@@ -1,13 +1,28 @@
-"""Packages that hold a manifest and nothing else, and the serve.yaml files that name them."""
+"""Packages for serving, with a manifest and nothing else or tiny ones that run, and the files that name them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from service.package import MANIFEST, Fused, Manifest, Parity, Preprocessing
+
+if TYPE_CHECKING:
+    from tests.conftest import Packages
+
+TASKS = {
+    "translator": "marian",
+    "captioner": "caption-vit",
+    "texts": "bert",
+    "pictures": "vit",
+    "finder": "detr",
+    "player": "decision_transformer",
+    "writer": "gpt2",
+}
+"""What a tiny model of each task is called, and which family it is of."""
+_DECODED = ("translator", "captioner", "player", "writer")
 
 
 def write_package(models: Path, name: str, *, version: str = "1", precision: str = "fp32", **changes: Any) -> Path:
@@ -34,6 +49,15 @@ def write_package(models: Path, name: str, *, version: str = "1", precision: str
     content = manifest.model_copy(update=changes).model_dump_json(exclude_none=True)
     (folder / MANIFEST).write_text(content, encoding="utf-8")
     return models / name
+
+
+def one_of_each(packages: Packages) -> dict[str, Any]:
+    """Tiny models for serve.yaml, one of every task."""
+    folders = {name: packages(kind, "fp32").package.folder for name, kind in TASKS.items()}
+    told: dict[str, Any] = {name: {"path": str(folder), "resources": {"cpus": 0.1}} for name, folder in folders.items()}
+    for name in _DECODED:
+        told[name]["rows"] = 8
+    return told
 
 
 def write_config(file: Path, content: dict[str, Any] | str) -> Path:

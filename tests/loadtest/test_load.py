@@ -19,18 +19,10 @@ import pytest
 
 from loadtest.served import Service, free_ports, serving
 from tests.conftest import Packages
+from tests.serving_kit import TASKS, one_of_each
 
 pytestmark = pytest.mark.slow
 
-TASKS = {
-    "translator": "marian",
-    "captioner": "caption-vit",
-    "texts": "bert",
-    "pictures": "vit",
-    "finder": "detr",
-    "player": "decision_transformer",
-    "writer": "gpt2",
-}
 SCENARIOS = ("ramp", "steady", "burst", "soak", "cancel-storm")
 RATE = 16.0  # low enough to be carried, high enough that each way of each task is drawn
 ROOT = Path(__file__).parents[2]
@@ -38,9 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    resources = {"resources": {"cpus": 0.1}, "rows": 8}
-    told = {name: {"path": str(packages(kind, "fp32").package.folder), **resources} for name, kind in TASKS.items()}
-    with serving(tmp_path_factory.mktemp("service"), told) as running:
+    with serving(tmp_path_factory.mktemp("service"), one_of_each(packages)) as running:
         yield running
 
 

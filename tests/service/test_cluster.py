@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from loadtest.served import free_ports, write
-from service.client import Client
+from service.client import Client, Unauthenticated
+from service.keys import line_for, make_key
 from service.ports import own_ports
 from service.rendering import ENVIRONMENT
 from tests.conftest import Packages
@@ -85,6 +88,32 @@ def test_deploys_to_a_ray_that_runs_and_changes_it_in_place(tmp_path: Path, pack
             assert "pictures (unchanged)" in second.stdout
             assert {each.name for each in client.models()} == {"pictures", "texts"}
             assert client.classify("texts", text="a word").labels
+        key = make_key()
+        (tmp_path / "keys.txt").write_text(line_for("shop", key) + "\n")
+        write(file, ports, {"pictures": vit, "texts": bert}, auth={"keys": "keys.txt"})
+        third = _serve(file, address)
+        assert third.returncode == 0, third.stdout + third.stderr
+        _demand_key(ports, key)
+
+
+def _demand_key(ports: dict[str, int], key: str) -> None:
+    """Over the whole way: HAProxy, and the replica that asks for it."""
+    url = f"http://127.0.0.1:{ports['http']}/models/texts/classify"
+    for given in (None, make_key(), key):
+        request = urllib.request.Request(url, b'{"text": "a word"}', {"content-type": "application/json"})
+        if given is not None:
+            request.add_header("authorization", f"Bearer {given}")
+        with Client(f"127.0.0.1:{ports['grpc']}", key=given) as client:
+            if given == key:
+                assert client.classify("texts", text="a word").labels
+                with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+                    assert response.status == 200
+                continue
+            with pytest.raises(Unauthenticated):
+                client.classify("texts", text="a word")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=_SECONDS)
+        assert refused.value.code == 401
 
 
 def test_without_a_ray_it_says_how_to_get_one(tmp_path: Path, packages: Packages) -> None:

@@ -19,7 +19,7 @@ from service.config import load
 from service.hints import commands
 from service.keys import line_for, make_key
 from service.rendering import SERVICERS, render
-from service.serving import add_commands
+from service.serving import Voice, add_commands, remark
 from tests.serving_kit import write_config, write_package
 
 Rendered = dict[str, Any]
@@ -299,3 +299,13 @@ def test_commands_name_the_way_to_an_installation_that_is_not_on_the_path(
     first, _, third = commands(load(write_config(folder / "serve.yaml", BASE)))
     assert first.startswith(str(Path(*Path(sys.executable).parts[-3:-1], "headwaiter call")))
     assert third.startswith(str(Path(*Path(sys.executable).parts[-3:-1], "python -c")))
+
+
+def test_who_may_call_is_said_wherever_it_is_served(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_package(folder / "models", "one")
+    here = load(write_config(folder / "serve.yaml", {**BASE}))
+    remark(here, Voice())
+    assert capsys.readouterr().err == ""
+    everywhere = load(write_config(folder / "serve.yaml", {**BASE, "http": {"host": "0.0.0.0"}}))
+    remark(everywhere, Voice())
+    assert "Whoever reaches port 9000 or 8000 may call: no keys are set" in capsys.readouterr().err

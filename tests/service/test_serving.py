@@ -30,30 +30,21 @@ from service import open_model
 from service.client import Client, DeadlineExceeded, History, InvalidInput, NotFound, Overloaded, Step, WrongTask
 from tests.conftest import Packages
 from tests.images_kit import noise
+from tests.serving_kit import TASKS, one_of_each
 
 pytestmark = pytest.mark.slow
 
-TASKS = {
-    "translator": "marian",
-    "captioner": "caption-vit",
-    "texts": "bert",
-    "pictures": "vit",
-    "finder": "detr",
-    "player": "decision_transformer",
-    "writer": "gpt2",
-}
 HOLD_UP_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
 def models(packages: Packages) -> dict[str, Path]:
-    return {name: packages(kind, "fp32").package.folder for name, kind in TASKS.items()}
+    return {name: Path(told["path"]) for name, told in one_of_each(packages).items()}
 
 
 @pytest.fixture(scope="module")
-def service(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    resources = {"resources": {"cpus": 0.1}, "rows": 8}
-    told = {name: {"path": str(folder), **resources} for name, folder in models.items()}
+def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    told = one_of_each(packages)
     told["writer"]["limits"] = {"wait_ms": 200, "message_mb": 1}
     with serving(tmp_path_factory.mktemp("service"), told) as running:
         yield running
