@@ -200,7 +200,8 @@ def test_http(service: Service, client: Client) -> None:
         text = stream.read().decode()
     assert text.count("event: done") == 1
     with urllib.request.urlopen(f"{service.http}/models/translator/docs") as page:
-        assert "translator" in page.read().decode()
+        assert '<a href="openapi.json">' in page.read().decode()
+    assert "/translate" in get(f"{service.http}/models/translator/openapi.json")[1]["paths"]
 
 
 def test_metrics_count_every_call(service: Service, client: Client) -> None:
