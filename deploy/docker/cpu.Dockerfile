@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The serving set alone: no torch, no transformers. Model packages are mounted at /models, or baked in: target `baked`.
+# The serving set alone: no torch, no transformers. Model packages are mounted at /models, or in /opt/models: target `baked`.
 #   docker build -f deploy/docker/cpu.Dockerfile -t headwaiter:0.1.0-cpu .
 #   docker run -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:0.1.0-cpu
 
