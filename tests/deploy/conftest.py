@@ -15,7 +15,7 @@ from service.client import Client
 from tests.conftest import Packages
 from tests.deploy.envoy_kit import Papers
 from tests.deploy.manifests_kit import OVERLAYS
-from tests.deploy.schemas_kit import Document
+from tests.deploy.schemas_kit import Document, skip
 from tests.serving_kit import write_package
 
 HOUSE = {name: dish.task for name, dish in menu().items() if dish.parcel is None}
@@ -46,7 +46,12 @@ def client(service: Service) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="package")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kubectl() -> str:
+    return shutil.which("kubectl") or skip("kubectl is not installed")
+
+
+@pytest.fixture(scope="package")
+def tree(kubectl: str, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: ARG001
     """A copy of deploy/ beside packages for all that it serves."""
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(K8S.parent, root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
-
-import pytest
 
 from deploy.overlay import K8S
 from tests.deploy.schemas_kit import Document
 
 OVERLAYS = sorted(file.parent.name for file in K8S.glob("*/serve.yaml"))
-
-
-def needs_kubectl() -> pytest.MarkDecorator:
-    there = shutil.which("kubectl") is not None
-    assert there or not os.environ.get("CI"), "kubectl must be there in CI"
-    return pytest.mark.skipif(not there, reason="kubectl is not installed")
 
 
 def of_kind(documents: list[Document], kind: str) -> list[Document]:

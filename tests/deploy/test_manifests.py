@@ -17,7 +17,6 @@ from tests.deploy.manifests_kit import (
     OVERLAYS,
     containers,
     entrance,
-    needs_kubectl,
     of_kind,
     pods,
     ray_pods,
@@ -25,7 +24,6 @@ from tests.deploy.manifests_kit import (
 )
 from tests.deploy.schemas_kit import Document, validate
 
-pytestmark = needs_kubectl()
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 

@@ -18,11 +18,8 @@ from deploy.needed import TEMPLATE, Secrets, mappings, secrets_needed, secrets_t
 from deploy.overlay import STORE, OverlayError, apply, check_store, manifests, write
 from service.keys import line_for, make_key
 from service.package import digest
-from tests.deploy.manifests_kit import needs_kubectl
 from tests.deploy.schemas_kit import Document
 from tests.serving_kit import write_package
-
-pytestmark = needs_kubectl()
 
 
 def _without_host(folder: Path) -> None:
@@ -228,12 +225,12 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_kubectl_tells_names_and_keys_of_secrets(tmp_path: Path) -> None:
+def test_kubectl_tells_names_and_keys_of_secrets(kubectl: str, tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = [f"--server=http://127.0.0.1:{server.server_port}", f"--cache-dir={tmp_path}"]
         done = subprocess.run(
-            ["kubectl", *place, "get", "secrets", "--output", f"go-template={TEMPLATE}"],
+            [kubectl, *place, "get", "secrets", "--output", f"go-template={TEMPLATE}"],
             env={**os.environ, "KUBECONFIG": str(tmp_path / "none")},
             capture_output=True,
             text=True,
