@@ -114,6 +114,19 @@ async def test_connections_are_renewed_so_that_calls_find_new_pods(papers: Paper
                     await call(through)
 
 
+async def test_a_call_may_last_longer_than_its_connection_is_used_for_others(papers: Papers) -> None:
+    waiter = Waiter(together=2)
+    async with listening(waiter) as port:
+        with gateway(papers, {"grpc": port, "http": port}, connection_seconds=1) as address:
+            async with channel(address, papers) as through:
+                long = asyncio.create_task(call(through))
+                _, still_going = await asyncio.wait({long}, timeout=3)
+                assert still_going
+                await call(through)
+                await long
+    assert len(waiter.peers) == 2
+
+
 async def test_calls_on_a_connection_that_fell_silent_end_and_others_go_elsewhere(papers: Papers) -> None:
     waiter = Waiter(together=2)
     async with listening(waiter) as port:
