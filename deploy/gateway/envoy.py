@@ -21,6 +21,7 @@ _TYPES = "type.googleapis.com/envoy.extensions"
 _FILTERS = f"{_TYPES}.filters.http"
 _STREAM_SECONDS = "3600s"  # an episode may be long
 _ALIVE = {"connection_keepalive": {"interval": "10s", "timeout": "5s"}}  # who is silent for 15 s has gone
+_LIMITS = ("max_connections", "max_pending_requests", "max_requests")
 _NO_LIMIT = 1_000_000  # the service itself refuses what is too much, in its own words
 _CATALOG_PATHS = ("/headwaiter.v1.Models/ListModels", "/grpc.health.v1.Health/", "/grpc.reflection.")
 
@@ -174,15 +175,7 @@ def _cluster(name: str, upstream: Upstream, port: int, protocol: Envoy) -> Envoy
         "name": name,
         "type": "STRICT_DNS",
         "connect_timeout": "5s",
-        "circuit_breakers": {
-            "thresholds": [
-                {
-                    "max_connections": _NO_LIMIT,
-                    "max_pending_requests": _NO_LIMIT,
-                    "max_requests": _NO_LIMIT,
-                }
-            ]
-        },
+        "circuit_breakers": {"thresholds": [dict.fromkeys(_LIMITS, _NO_LIMIT)]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
+from deploy.gateway.settings import Upstream
 from deploy.overlay import K8S, STORE, manifests, write
 from service.rendering import ENVIRONMENT
 from tests.deploy.manifests_kit import (
@@ -252,6 +253,17 @@ def test_the_gateway_is_told_where_things_are(documents: Callable[[str], list[Do
     mounted = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
     context = listener["filter_chains"][0]["transport_socket"]["typed_config"]["common_tls_context"]
     assert str(Path(context["tls_certificates"][0]["private_key"]["filename"]).parent) in mounted
+
+
+def test_a_pod_that_leaves_outlives_the_connections_to_it(rendered: list[Document]) -> None:
+    (service,) = of_kind(rendered, "RayService")
+    config = yaml.safe_load(service["spec"]["serveConfigV2"])
+    finishing = max(app["deployments"][0]["graceful_shutdown_timeout_s"] for app in config["applications"])
+    for pod in ray_pods(rendered):
+        (program, seconds) = pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert program == "sleep"
+        assert int(seconds) > Upstream().connection_seconds
+        assert pod["spec"]["terminationGracePeriodSeconds"] > int(seconds) + finishing
 
 
 def test_an_upgrade_may_go_step_by_step(tree: Path, documents: Callable[[str], list[Document]]) -> None:
