@@ -64,11 +64,18 @@ soak: $(READY) ## very many mixed calls, and whether replicas grow by them; writ
 	$(BIN)/headwaiter menu export
 	$(BIN)/python -m loadtest.soak $(SOAK)
 
-gpu-smoke: $(READY) ## for a machine with a GPU: every model in fp16 on CUDA beside the CPU, answers and speed
-	$(BIN)/python -m loadtest.gpu_smoke
+gpu-smoke: ## for a machine with a GPU: every model in fp16 on CUDA beside the CPU, answers and speed
+	@command -v nvidia-smi > /dev/null || { echo 'There is no GPU here (no nvidia-smi); nothing was tried.'; exit 1; }
+	$(MAKE) .venv-gpu/.ready
+	LD_LIBRARY_PATH=$$(echo "$$PWD"/.venv-gpu/lib/python*/site-packages/nvidia/*/lib | tr ' ' ':') .venv-gpu/bin/python -m loadtest.gpu_smoke
+
+.venv-gpu/.ready: pyproject.toml constraints.txt  # ONNX Runtime's CUDA build, which cannot be where the CPU's is
+	$(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,gpu,export]'
+	touch $@
 
 zoo: $(READY) ## train every architecture of the zoo, about an hour and a half; writes export/zoo/RESULTS.md
 	$(BIN)/python -m export.zoo.results
 
 clean: ## forget the environment and all caches; exported models stay
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv .venv-gpu .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -2,7 +2,7 @@
 applied.
 
 Writes the overlay's serveConfigV2.yaml, packages.env and envoy.yaml and prints the manifests; with `--apply` it applies
-them, if every secret that they need is there. What is wrong is told in one sentence (exit 2), and what runs goes on.
+them, if the secrets that they need are there. What is wrong is told in one sentence (exit 2), and what runs goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +17,37 @@ import yaml
 
 from deploy.gateway import settings as gateway
 from deploy.gateway.envoy import envoy
-from service.config import ConfigError, Service, load
+from deploy.needed import TEMPLATE, mappings, missing, secrets_needed, secrets_there
+from service.config import CATALOG, ConfigError, Service, load
 from service.package import PackageError, verify
 from service.rendering import Nodes, render
 
 GATEWAY = "gateway.yaml"
 K8S = Path(__file__).with_name("k8s")
 ON_NODES = Nodes(models=Path("/models"), keys=Path("/etc/headwaiter/keys.txt"))
+VOLUME, VOLUME_AT = "headwaiter-models", "/store/"
+STORE = f"{VOLUME_AT}models"  # where `kubectl cp models headwaiter-store:/store` puts them
 
 
 class OverlayError(Exception):
     """The overlay cannot be made or applied; the message says why. Nothing was applied."""
 
 
-def write(folder: Path, store: str = "/store") -> None:
+def write(folder: Path, store: str = STORE) -> None:
     service = _checked(folder / "serve.yaml")
     rendered = yaml.safe_dump(render(service, ON_NODES), sort_keys=False, allow_unicode=True)
-    packages = " ".join(sorted({"/".join(each.folder.resolve().parts[-3:]) for each in service.packages.values()}))
+    packages = sorted({"/".join(each.folder.resolve().parts[-3:]) for each in service.packages.values()})
+    told = {"STORE": store, "PACKAGES": " ".join(packages), "APPLICATIONS": " ".join(always_there(service))}
     if (folder / GATEWAY).exists():
         (folder / "envoy.yaml").write_text(_envoy(folder / GATEWAY, service), encoding="utf-8")
     (folder / "serveConfigV2.yaml").write_text(rendered, encoding="utf-8")
-    (folder / "packages.env").write_text(f"STORE={store}\nPACKAGES={packages}\n", encoding="utf-8")
+    (folder / "packages.env").write_text("".join(f"{key}={value}\n" for key, value in told.items()), encoding="utf-8")
+
+
+def always_there(service: Service) -> list[str]:
+    """Who a readiness probe may ask: it would wake those that sleep while nobody calls them."""
+    models = service.config.models.items()
+    return [CATALOG, *(name for name, model in models if model.autoscale is None or model.autoscale.min)]
 
 
 def _checked(file: Path) -> Service:
@@ -69,39 +78,25 @@ def manifests(folder: Path) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(_kubectl("kustomize", str(folder))) if each]
 
 
-def secrets_needed(node: Any) -> Iterator[str]:
-    """The names of all secrets that pods would wait for."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            named = isinstance(value, dict) and not value.get("optional")
-            if named and key == "secretKeyRef":
-                yield value["name"]
-            elif named and key == "secret" and "secretName" in value:
-                yield value["secretName"]
-            else:
-                yield from secrets_needed(value)
-    elif isinstance(node, list):
-        for each in node:
-            yield from secrets_needed(each)
-
-
-def secrets_of_gateway(folder: Path) -> set[str]:
-    """Those that its pods could do without, were it not for gateway.yaml."""
-    if not (folder / GATEWAY).exists():
-        return set()
-    settings = gateway.load(folder / GATEWAY)
-    asked = {"headwaiter-gateway-clients": settings.tls.clients, "headwaiter-gateway-jwks": settings.jwt}
-    return {name for name, wanted in asked.items() if wanted}
-
-
-def apply(documents: list[dict[str, Any]], also: Iterable[str] = ()) -> str:
-    """If the secrets are there that the pods would wait for, and these."""
-    there = set(_kubectl("get", "secrets", "--output", "jsonpath={.items[*].metadata.name}").split())
-    missing = sorted({*secrets_needed(documents), *also} - there)
-    if missing:
+def check_store(folder: Path, documents: list[dict[str, Any]], store: str) -> None:
+    """Pods wait for ever for a volume that nobody made."""
+    mounted = any(each.get("claimName") == VOLUME for each in mappings(documents))
+    if mounted and not store.startswith(VOLUME_AT):
         raise OverlayError(
-            f"The cluster has no secret {' and no secret '.join(missing)}; deploy/README.md says how to make it."
+            f"{folder.name} would fetch from {store} and wait for the volume {VOLUME} all the same; "
+            f"take ../volume out of components in {folder / 'kustomization.yaml'}."
         )
+    if store.startswith(VOLUME_AT) and not mounted:
+        raise OverlayError(
+            f"{folder.name} has no ../volume among its components, so there is no {store}; say where else by --store."
+        )
+
+
+def apply(documents: list[dict[str, Any]]) -> str:
+    """If the cluster has what the pods would wait for."""
+    there = secrets_there(_kubectl("get", "secrets", "--output", f"go-template={TEMPLATE}"))
+    if lacks := missing(secrets_needed(documents), there):
+        raise OverlayError(f"The cluster has {' and '.join(lacks)}; deploy/README.md says how to make it.")
     return _kubectl("apply", "--filename", "-", given=yaml.safe_dump_all(documents))
 
 
@@ -118,15 +113,15 @@ def _kubectl(*order: str, given: str | None = None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.overlay", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=sorted(file.parent.name for file in K8S.glob("*/serve.yaml")))
-    parser.add_argument("--store", default="/store", help="a folder of the pods, or an address, to fetch packages from")
+    parser.add_argument("--store", default=STORE, help="a folder of the pods, or an address, to fetch packages from")
     parser.add_argument("--apply", action="store_true")
     asked = parser.parse_args()
     try:
         folder = K8S / asked.name
         write(folder, asked.store)
         documents = manifests(folder)
-        told = apply(documents, secrets_of_gateway(folder)) if asked.apply else yaml.safe_dump_all(documents)
-        sys.stdout.write(told)
+        check_store(folder, documents, asked.store)
+        sys.stdout.write(apply(documents) if asked.apply else yaml.safe_dump_all(documents))
     except OverlayError as error:
         sys.stderr.write(f"✗ {error}\n")
         sys.exit(2)

@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
-# The serving set alone: no torch, no transformers. Model packages are mounted at /models, or baked in: target `baked`.
-#   docker build -f deploy/docker/cpu.Dockerfile -t headwaiter:cpu .
-#   docker run -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:cpu
+# The serving set alone: no torch, no transformers. Model packages are mounted at /models, or in /opt/models: target `baked`.
+#   docker build -f deploy/docker/cpu.Dockerfile -t headwaiter:0.1.0-cpu .
+#   docker run -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:0.1.0-cpu
 
 FROM python:3.11.14-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
@@ -25,9 +25,9 @@ WORKDIR /home/headwaiter
 EXPOSE 8000 9000 8080
 CMD ["headwaiter", "serve", "/etc/headwaiter/serve.yaml"]
 
-# The packages in the image: `--target baked`.
+# The packages in the image, where no volume hides them: `--target baked`.
 FROM serve AS baked
-COPY --chown=1000 models /models
+COPY --chown=1000 models /opt/models
 
 # What is built unless told otherwise.
 FROM serve

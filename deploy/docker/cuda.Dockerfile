@@ -1,8 +1,8 @@
 # syntax=docker/dockerfile:1
 # As cpu.Dockerfile, with ONNX Runtime's CUDA build; CUDA and cuDNN themselves come from PyPI too, the driver from the
 # node (NVIDIA's container toolkit).
-#   docker build -f deploy/docker/cuda.Dockerfile -t headwaiter:cuda .
-#   docker run --gpus all -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:cuda
+#   docker build -f deploy/docker/cuda.Dockerfile -t headwaiter:0.1.0-cuda .
+#   docker run --gpus all -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:0.1.0-cuda
 
 FROM python:3.11.14-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
@@ -30,9 +30,9 @@ WORKDIR /home/headwaiter
 EXPOSE 8000 9000 8080
 CMD ["headwaiter", "serve", "/etc/headwaiter/serve.yaml"]
 
-# The packages in the image: `--target baked`.
+# The packages in the image, where no volume hides them: `--target baked`.
 FROM serve AS baked
-COPY --chown=1000 models /models
+COPY --chown=1000 models /opt/models
 
 # What is built unless told otherwise.
 FROM serve

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deploy.gateway.settings import Gateway, Jwt, Rate, Tls
+from deploy.gateway.settings import Gateway, Jwt, Rate, Tls, Upstream
 from service.config import CATALOG
 
 Envoy = dict[str, Any]
@@ -20,6 +20,9 @@ APPLICATION = "application"
 _TYPES = "type.googleapis.com/envoy.extensions"
 _FILTERS = f"{_TYPES}.filters.http"
 _STREAM_SECONDS = "3600s"  # an episode may be long
+_ALIVE = {"connection_keepalive": {"interval": "10s", "timeout": "5s"}}  # who is silent for 15 s has gone
+_LIMITS = ("max_connections", "max_pending_requests", "max_requests")
+_NO_LIMIT = 1_000_000  # the service itself refuses what is too much, in its own words
 _CATALOG_PATHS = ("/headwaiter.v1.Models/ListModels", "/grpc.health.v1.Health/", "/grpc.reflection.")
 
 
@@ -39,8 +42,8 @@ def envoy(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
                 }
             ],
             "clusters": [
-                _cluster("grpc", upstream.host, upstream.grpc, {"http2_protocol_options": {}}),
-                _cluster("http", upstream.host, upstream.http, {"http_protocol_options": {}}),
+                _cluster("grpc", upstream, upstream.grpc, {"http2_protocol_options": _ALIVE}),
+                _cluster("http", upstream, upstream.http, {"http_protocol_options": {}}),
             ],
         }
     }
@@ -58,7 +61,7 @@ def _connections(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
             "use_remote_address": True,
             "stream_idle_timeout": _STREAM_SECONDS,
             "common_http_protocol_options": {"headers_with_underscores_action": "REJECT_REQUEST"},
-            "http2_protocol_options": {"max_concurrent_streams": 1000},
+            "http2_protocol_options": {"max_concurrent_streams": 1000, **_ALIVE},
             "route_config": {"name": "models", "virtual_hosts": _hosts(tasks)},
             "http_filters": [*guards, router],
         },
@@ -166,20 +169,23 @@ def _rate(rate: Rate) -> Envoy:
     }
 
 
-def _cluster(name: str, host: str, port: int, protocol: Envoy) -> Envoy:
+def _cluster(name: str, upstream: Upstream, port: int, protocol: Envoy) -> Envoy:
+    """A Service's address stays when pods behind it change: only new connections find the new ones."""
     return {
         "name": name,
         "type": "STRICT_DNS",
         "connect_timeout": "5s",
+        "circuit_breakers": {"thresholds": [dict.fromkeys(_LIMITS, _NO_LIMIT)]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",
+                "common_http_protocol_options": {"max_connection_duration": f"{upstream.connection_seconds}s"},
                 "explicit_http_config": protocol,
             }
         },
         "load_assignment": {
             "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(host, port)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(upstream.host, port)}}]}],
         },
     }
 

@@ -44,6 +44,7 @@ class Upstream(_Section):
     host: str = "headwaiter"
     grpc: Port = 9000
     http: Port = 8000
+    connection_seconds: int = Field(default=30, ge=1)  # then another; calls under way on it end there
 
 
 class Gateway(_Section):

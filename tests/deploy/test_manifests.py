@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -13,68 +11,26 @@ import pytest
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
-from deploy import overlay
-from deploy.overlay import K8S, OverlayError, apply, manifests, secrets_needed, secrets_of_gateway, write
-from export.menu import menu
-from service.package import digest
+from deploy.gateway.settings import Upstream
+from deploy.overlay import K8S, STORE, manifests, write
 from service.rendering import ENVIRONMENT
+from tests.deploy.manifests_kit import (
+    OVERLAYS,
+    containers,
+    entrance,
+    of_kind,
+    pods,
+    ray_pods,
+    selected,
+)
 from tests.deploy.schemas_kit import Document, validate
-from tests.serving_kit import write_package
 
-OVERLAYS = sorted(file.parent.name for file in K8S.glob("*/serve.yaml"))
-HOUSE = {name: dish.task for name, dish in menu().items() if dish.parcel is None}
-"""Beside the translator."""
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of deploy/ beside packages for all that it serves."""
-    root = tmp_path_factory.mktemp("tree")
-    shutil.copytree(K8S.parent, root / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
-    for precision in ("int8", "fp16"):
-        write_package(root / "models", "opus-mt-zh-en", precision=precision)
-    for name, task in HOUSE.items():
-        write_package(root / "models", name, task=task)
-    return root
-
-
-@pytest.fixture(scope="module")
-def documents(tree: Path) -> Callable[[str], list[Document]]:
-    made: dict[str, list[Document]] = {}
-
-    def make(name: str) -> list[Document]:
-        if name not in made:
-            write(tree / "deploy/k8s" / name)
-            made[name] = manifests(tree / "deploy/k8s" / name)
-        return made[name]
-
-    return make
-
-
-@pytest.fixture(params=OVERLAYS)
-def rendered(request: pytest.FixtureRequest, documents: Callable[[str], list[Document]]) -> list[Document]:
-    return documents(request.param)
-
-
-def of_kind(documents: list[Document], kind: str) -> list[Document]:
-    return [each for each in documents if each["kind"] == kind]
-
-
-def ray_pods(documents: list[Document]) -> list[Document]:
-    (service,) = of_kind(documents, "RayService")
-    cluster = service["spec"]["rayClusterConfig"]
-    return [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
-
-
-def pods(documents: list[Document]) -> list[Document]:
-    others = [each for each in documents if each["kind"] in ("Deployment", "StatefulSet")]
-    return [*ray_pods(documents), *(each["spec"]["template"] for each in others)]
-
-
-def containers(documents: list[Document]) -> Iterator[Document]:
-    for pod in pods(documents):
-        yield from (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])
+@pytest.fixture
+def version() -> str:
+    return str(tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"])
 
 
 def test_there_are_the_overlays_that_the_runbook_names() -> None:
@@ -126,8 +82,9 @@ def test_ports_are_those_of_the_serve_config(rendered: list[Document]) -> None:
     _, worker = ray_pods(rendered)
     opened = {port["name"]: port["containerPort"] for port in worker["spec"]["containers"][0]["ports"]}
     assert opened == {**served, "metrics": metrics.pop()}
-    ports = service["spec"]["serveService"]["spec"]["ports"]
-    assert {port["name"]: port["targetPort"] for port in ports} == served
+    assert {port["name"]: (port["port"], port["targetPort"]) for port in entrance(rendered)["spec"]["ports"]} == {
+        name: (number, name) for name, number in served.items()
+    }
 
 
 def test_every_node_has_the_environment_that_serving_needs(rendered: list[Document]) -> None:
@@ -141,9 +98,6 @@ def test_what_pods_refer_to_is_there(rendered: list[Document]) -> None:
     for pod in ray_pods(rendered):
         spec = pod["spec"]
         assert ("ServiceAccount", spec["serviceAccountName"]) in there
-        for volume in spec["volumes"]:
-            if "persistentVolumeClaim" in volume:
-                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in there
     for container in containers(rendered):
         for source in container.get("envFrom", []):
             assert ("ConfigMap", source["configMapRef"]["name"]) in there
@@ -155,6 +109,23 @@ def test_pods_fetch_just_the_packages_that_are_served(rendered: list[Document]) 
     folders = {app["args"]["folder"] for app in config["applications"] if "folder" in app["args"]}
     (packages,) = (each["data"] for each in of_kind(rendered, "ConfigMap") if "PACKAGES" in each["data"])
     assert {f"/models/{name}" for name in packages["PACKAGES"].split()} == folders
+
+
+def test_readiness_asks_for_every_model_that_is_always_there(copy: Path) -> None:
+    text = (copy / "serve.yaml").read_text()
+    assert "topics-bert, resources: {cpus: 0.5}, autoscale: {min: 2" in text
+    (copy / "serve.yaml").write_text(
+        text.replace("topics-bert, resources: {cpus: 0.5}, autoscale: {min: 2", "topics-bert, autoscale: {min: 0")
+    )
+    write(copy)
+    documents = manifests(copy)
+    (told,) = (each for each in of_kind(documents, "ConfigMap") if "APPLICATIONS" in each["data"])
+    served = ["opus-mt-zh-en", "fashion-vit", "topics-bert", "emoji-detr", "emoji-captioner", "breakout-dt"]
+    assert told["data"]["APPLICATIONS"].split() == ["catalog", *(name for name in served if name != "topics-bert")]
+    _, worker = ray_pods(documents)
+    (ray,) = worker["spec"]["containers"]
+    assert ray["envFrom"] == [{"configMapRef": {"name": told["metadata"]["name"]}}]
+    assert ray["readinessProbe"]["exec"]["command"][-1].endswith("service.probe localhost:9000 $APPLICATIONS")
 
 
 def test_nobody_is_root_and_nothing_floats(rendered: list[Document]) -> None:
@@ -169,21 +140,96 @@ def test_nobody_is_root_and_nothing_floats(rendered: list[Document]) -> None:
 
 def test_replica_ports_are_open_to_the_cluster_alone(rendered: list[Document]) -> None:
     (policy,) = (each for each in of_kind(rendered, "NetworkPolicy") if each["metadata"]["name"] == "headwaiter")
-    selected = policy["spec"]["podSelector"]["matchLabels"].items()
-    assert all(selected <= pod["metadata"]["labels"].items() for pod in ray_pods(rendered))
+    assert selected(policy["spec"]["podSelector"], rendered) == ["head", "worker"]
     anyone = [rule for rule in policy["spec"]["ingress"] if "from" not in rule]
     everywhere = [rule["from"] for rule in policy["spec"]["ingress"] if "ports" not in rule]
-    assert (anyone, len(everywhere)) == ([], 1)
-    assert [each["podSelector"]["matchLabels"].items() for each in everywhere[0]] == [selected]
+    assert anyone == []
+    assert everywhere == [[{"podSelector": policy["spec"]["podSelector"]}]]
+
+
+def test_callers_find_workers_by_labels_that_kuberay_leaves_alone(rendered: list[Document]) -> None:
+    """By its own labels, and by `app.kubernetes.io`'s, KubeRay finds the head."""
+    assert selected(entrance(rendered)["spec"]["selector"], rendered) == ["worker"]
+    (service,) = of_kind(rendered, "RayService")
+    head, worker = ray_pods(rendered)
+    assert not [key for key in (*head["metadata"]["labels"], *worker["metadata"]["labels"]) if "/" in key]
+    # KubeRay makes a Service of its own from this port, and waits for it; it keeps no other port.
+    assert "serveService" not in service["spec"]
+    assert {"name": "serve", "containerPort": 8000} in head["spec"]["containers"][0]["ports"]
+
+
+def test_prometheus_finds_head_and_workers(documents: Callable[[str], list[Document]]) -> None:
+    (monitor,) = of_kind(documents("cpu"), "PodMonitor")
+    assert selected(monitor["spec"]["selector"], documents("cpu")) == ["head", "worker"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_one_worker_may_be_away(documents: Callable[[str], list[Document]], name: str) -> None:
+    """Of pods that a custom resource owns Kubernetes takes no other budget than how many must stay."""
+    (service,) = of_kind(documents(name), "RayService")
+    (workers,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    budgets = [each["spec"] for each in of_kind(documents(name), "PodDisruptionBudget")]
+    (budget,) = (each for each in budgets if selected(each["selector"], documents(name)))
+    assert selected(budget["selector"], documents(name)) == ["worker"]
+    assert budget == {"selector": budget["selector"], "minAvailable": workers["minReplicas"] - 1}
 
 
 def test_gpus(documents: Callable[[str], list[Document]]) -> None:
-    _, worker = ray_pods(documents("gpu"))
-    assert worker["spec"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
-    assert worker["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert {each["image"] for pod in ray_pods(documents("gpu")) for each in pod["spec"]["containers"]} == {
-        "headwaiter:cuda"
-    }
+    (service,) = of_kind(documents("gpu"), "RayService")
+    (workers,) = service["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    worker = workers["template"]["spec"]
+    assert worker["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert worker["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    models = yaml.safe_load(service["spec"]["serveConfigV2"])["applications"][1:]
+    deployments = [each["deployments"][0] for each in models]
+    shares = [
+        each["autoscaling_config"]["max_replicas"] * each["ray_actor_options"]["num_gpus"] for each in deployments
+    ]
+    assert workers["maxReplicas"] == ceil(sum(shares))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("minimal", "cpu"), ("cpu", "cpu"), ("gpu", "cuda")])
+@pytest.mark.parametrize("registry", ["", "registry.test/"])
+def test_images_are_of_this_version_from_wherever_they_are(
+    copy: Path, version: str, name: str, kind: str, registry: str
+) -> None:
+    folder = copy.with_name(name)
+    file = folder / "kustomization.yaml"
+    file.write_text(file.read_text().replace("newName: headwaiter", f"newName: {registry}headwaiter"))
+    write(folder)
+    specs = [pod["spec"] for pod in ray_pods(manifests(folder))]
+    images = {each["image"] for spec in specs for each in (*spec["initContainers"], *spec["containers"])}
+    assert images == {f"{registry}headwaiter:{version}-{kind}"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "mode"), [("deploy/k8s/store", "ReadWriteMany"), ("deploy/k8s/store-one-node", "ReadWriteOnce")]
+)
+def test_the_store_is_a_volume_and_a_pod_beside_it(tree: Path, version: str, folder: str, mode: str) -> None:
+    documents = manifests(tree / folder)
+    for each in documents:
+        validate(each)
+    (claim,), (pod,) = of_kind(documents, "PersistentVolumeClaim"), of_kind(documents, "Pod")
+    assert claim["spec"]["accessModes"] == [mode]
+    (container,), (volume,) = pod["spec"]["containers"], pod["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert container["image"] == f"headwaiter:{version}-cpu"
+    assert STORE.startswith(container["volumeMounts"][0]["mountPath"] + "/")
+
+
+def test_workers_have_no_rights_and_no_token(rendered: list[Document]) -> None:
+    head, worker = (pod["spec"] for pod in ray_pods(rendered))
+    bound = {subject["name"] for each in of_kind(rendered, "RoleBinding") for subject in each["subjects"]}
+    assert bound == {head["serviceAccountName"]}
+    assert worker["serviceAccountName"] not in bound
+    assert worker["automountServiceAccountToken"] is False
+
+
+def test_who_says_so_may_call(rendered: list[Document]) -> None:
+    (policy,) = (each for each in of_kind(rendered, "NetworkPolicy") if each["metadata"]["name"] == "headwaiter")
+    client = {"podSelector": {"matchLabels": {"headwaiter-client": "true"}}}
+    (rule,) = (each for each in policy["spec"]["ingress"] if client in each["from"])
+    assert {each["port"] for each in rule["ports"]} == {each["port"] for each in entrance(rendered)["spec"]["ports"]}
 
 
 def test_the_gateway_is_told_where_things_are(documents: Callable[[str], list[Document]]) -> None:
@@ -193,8 +239,7 @@ def test_the_gateway_is_told_where_things_are(documents: Callable[[str], list[Do
         for each in of_kind(found, "ConfigMap")
         if "envoy.yaml" in each["data"]
     )
-    (service,) = of_kind(found, "RayService")
-    serve = service["spec"]["serveService"]
+    serve = entrance(found)
     called = {
         (place["address"], place["port_value"])
         for cluster in config["static_resources"]["clusters"]
@@ -210,14 +255,32 @@ def test_the_gateway_is_told_where_things_are(documents: Callable[[str], list[Do
     assert str(Path(context["tls_certificates"][0]["private_key"]["filename"]).parent) in mounted
 
 
+def test_a_pod_that_leaves_outlives_the_connections_to_it(rendered: list[Document]) -> None:
+    (service,) = of_kind(rendered, "RayService")
+    config = yaml.safe_load(service["spec"]["serveConfigV2"])
+    finishing = max(app["deployments"][0]["graceful_shutdown_timeout_s"] for app in config["applications"])
+    for pod in ray_pods(rendered):
+        (program, seconds) = pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert program == "sleep"
+        assert int(seconds) > Upstream().connection_seconds
+        assert pod["spec"]["terminationGracePeriodSeconds"] > int(seconds) + finishing
+
+
 def test_an_upgrade_may_go_step_by_step(tree: Path, documents: Callable[[str], list[Document]]) -> None:
     documents("cpu")
     folder = tree / "deploy/k8s/stepwise"
     folder.mkdir()
     (folder / "kustomization.yaml").write_text("resources: [../cpu]\ncomponents: [../incremental]\n")
-    (service,) = of_kind(manifests(folder), "RayService")
-    validate(service)
+    found = manifests(folder)
+    for each in found:
+        validate(each)
+    (service,) = of_kind(found, "RayService")
     assert service["spec"]["upgradeStrategy"]["clusterUpgradeOptions"]["stepSizePercent"] == 20
+    # KubeRay's own Gateway, named after the RayService, splits the calls; whoever calls past it would not be split.
+    assert "headwaiter" not in {each["metadata"]["name"] for each in of_kind(found, "Service")}
+    (policy,) = (each for each in of_kind(found, "NetworkPolicy") if each["metadata"]["name"] == "headwaiter")
+    gateway = {"gateway.networking.k8s.io/gateway-name": f"{service['metadata']['name']}-gateway"}
+    assert {"from": [{"podSelector": {"matchLabels": gateway}}], "ports": [{"port": 8000}]} in policy["spec"]["ingress"]
 
 
 def test_a_head_that_dies_is_remembered(documents: Callable[[str], list[Document]]) -> None:
@@ -227,101 +290,3 @@ def test_a_head_that_dies_is_remembered(documents: Callable[[str], list[Document
         assert memory["redisAddress"].partition(":")[0] in {
             each["metadata"]["name"] for each in of_kind(documents(name), "Service")
         }
-
-
-@pytest.fixture
-def copy(tree: Path, tmp_path: Path) -> Path:
-    shutil.copytree(tree, tmp_path / "tree")
-    return tmp_path / "tree/deploy/k8s/cpu"
-
-
-def _without_host(folder: Path) -> None:
-    (folder / "serve.yaml").write_text((folder / "serve.yaml").read_text().replace("http: {host: 0.0.0.0}\n", ""))
-
-
-def _unknown_key(folder: Path) -> None:
-    (folder / "serve.yaml").write_text("modles: {}\n")
-
-
-def _no_rate(folder: Path) -> None:
-    (folder / "gateway.yaml").write_text("rate: {per_second: 0}\n")
-
-
-def _other_precision(folder: Path) -> None:
-    (folder / "serve.yaml").write_text((folder / "serve.yaml").read_text().replace("int8", "fp32"))
-    shutil.rmtree(folder.parents[2] / "models/opus-mt-zh-en/1/fp16")
-
-
-def _spoilt_package(folder: Path) -> None:
-    models = folder.parents[2] / "models"
-    file = models / "opus-mt-zh-en/1/int8/model.onnx"
-    file.write_bytes(b"graph")
-    write_package(models, "opus-mt-zh-en", precision="int8", sha256={"model.onnx": digest(file)})
-    file.write_bytes(b"spoilt")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (_without_host, "http.host is 127.0.0.1, where no other pod could call; it must be 0.0.0.0"),
-        (_unknown_key, "modles is not a key; models is"),
-        (_no_rate, "gateway.yaml: rate.per_second: Input should be greater than or equal to 1"),
-        (_other_precision, "opus-mt-zh-en has no fp32, only int8; export it first"),
-        (_spoilt_package, "model.onnx is not the file that was packed"),
-    ],
-)
-def test_what_is_wrong_is_told_before_anything_is_written(
-    copy: Path, spoil: Callable[[Path], None], sentence: str
-) -> None:
-    before = (copy / "serveConfigV2.yaml").read_text() if (copy / "serveConfigV2.yaml").exists() else None
-    spoil(copy)
-    with pytest.raises(OverlayError) as caught:
-        write(copy)
-    assert sentence in str(caught.value)
-    after = (copy / "serveConfigV2.yaml").read_text() if (copy / "serveConfigV2.yaml").exists() else None
-    assert after == before
-
-
-def test_a_missing_secret_is_told_before_anything_is_applied(
-    documents: Callable[[str], list[Document]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needed = set(secrets_needed(documents("cpu")))
-    assert "headwaiter-redis" in needed
-    kubectl = tmp_path / "kubectl"  # a cluster that has these secrets, and writes down what is applied
-    kubectl.write_text('#!/bin/sh\ncase $1 in get) cat "$SECRETS";; apply) cat > "$APPLIED"; echo done;; esac\n')
-    kubectl.chmod(0o755)
-    secrets, applied = tmp_path / "secrets", tmp_path / "applied"
-    for name, value in {"SECRETS": secrets, "APPLIED": applied}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    secrets.write_text(" ".join(needed - {"headwaiter-redis"}))
-    with pytest.raises(OverlayError, match="The cluster has no secret headwaiter-redis; deploy"):
-        apply(documents("cpu"))
-    assert not applied.exists()
-    secrets.write_text(" ".join(needed))
-    assert overlay.apply(documents("cpu")) == "done\n"
-    assert len(list(yaml.safe_load_all(applied.read_text()))) == len(documents("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("text", "secrets"),
-    [
-        ("", set()),
-        ("tls: {clients: /etc/headwaiter/clients/ca.crt}", {"headwaiter-gateway-clients"}),
-        ("jwt: {issuer: me, audience: us}", {"headwaiter-gateway-jwks"}),
-    ],
-)
-def test_what_the_gateway_asks_of_callers_needs_secrets(tmp_path: Path, text: str, secrets: set[str]) -> None:
-    (tmp_path / "gateway.yaml").write_text(text)
-    assert secrets_of_gateway(tmp_path) == secrets
-
-
-def test_optional_secrets_are_not_waited_for() -> None:
-    volumes: list[dict[str, Any]] = [
-        {"secret": {"secretName": "one"}},
-        {"secret": {"secretName": "two", "optional": True}},
-    ]
-    assert list(secrets_needed({"volumes": volumes, "env": {"secretKeyRef": {"name": "three", "key": "k"}}})) == [
-        "one",
-        "three",
-    ]
