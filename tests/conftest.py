@@ -24,7 +24,7 @@ logging.getLogger("torch.__trace").propagate = False  # thousands of records of 
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    often = 20 if "CI" in os.environ else 2
+    often = 20 if "HEADWAITER_CI" in os.environ else 2
     parser.addoption("--kills", type=int, default=often, help="how often a replica is killed in tests/cluster")
     parser.addoption("--record", action="store_true", help="write what tests/cluster measures to deploy/RESULTS.md")
 
