@@ -11,9 +11,10 @@ from export import readme
 from loadtest import tables
 from loadtest.peers import entrants
 from loadtest.peers.entrants import DIALECTS, PEERS, Peer, PeerError, answer_of
-from loadtest.peers.measure import Measured, highest
+from loadtest.peers.measure import Measured, highest, kept_up
 from loadtest.peers.table import content, rows, targets
 from loadtest.peers.weights import SUBJECTS
+from loadtest.traffic.samples import Sample
 
 OPUS = SUBJECTS["opus-mt-zh-en"]
 
@@ -63,6 +64,17 @@ def test_the_search_finds_the_highest_rate_that_holds(knee: float) -> None:
 def test_the_search_gives_up() -> None:
     assert highest(lambda _: False, first=10) == 0
     assert highest(lambda _: True, first=10) > 40
+
+
+@pytest.mark.parametrize("offered", [5, 10, 20])
+def test_a_line_that_grows_is_not_carried(offered: int) -> None:
+    """One after another, ten a second, whatever comes."""
+    due, end, samples = 0.0, 0.0, []
+    while due < 9.0:
+        end = max(end, due) + 0.1
+        samples.append(Sample(due, 0.0, end - due, None, "http", "m", "Translate", "OK"))
+        due += 1 / offered
+    assert kept_up(samples, 9.0) == pytest.approx(min(offered, 10), rel=0.05)
 
 
 def test_a_peer_that_carried_nothing_is_shown_as_such() -> None:
