@@ -15,6 +15,8 @@ from typing import Any
 
 _MOST_TOKENS = 200
 _LABELS = 5
+BATCH = {"translation": 64, "classification": 16}
+"""The most that peers with batches run together: of sentences as many as Headwaiter has rows."""
 
 
 class CTranslate2:

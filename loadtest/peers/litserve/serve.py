@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engines import FAST, options
+from engines import BATCH, FAST, options
 from litserve import LitAPI, LitServer
 
 told = options()
@@ -23,6 +23,6 @@ class Api(LitAPI):
 
 
 if __name__ == "__main__":
-    api = Api(max_batch_size=16, batch_timeout=0.01)
+    api = Api(max_batch_size=BATCH[told.task], batch_timeout=0.01)
     server = LitServer(api, accelerator="cpu", workers_per_device=1, timeout=120)
     server.run(host="127.0.0.1", port=told.port, log_level="warning", generate_client_file=False)

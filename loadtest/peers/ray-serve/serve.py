@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import ray
-from engines import FAST, options
+from engines import BATCH, FAST, options
 from ray import serve
 from starlette.requests import Request
 
@@ -14,8 +14,9 @@ from starlette.requests import Request
 class Model:
     def __init__(self, task: str, field: str, folder: str, threads: int) -> None:
         self._engine, self._field = FAST[task](Path(folder), threads), field
+        self.predict.set_max_batch_size(BATCH[task])
 
-    @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.01)
+    @serve.batch(batch_wait_timeout_s=0.01)
     async def predict(self, batch: list[str]) -> list[str]:
         return list(self._engine(batch))
 

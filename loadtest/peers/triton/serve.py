@@ -14,7 +14,7 @@ import engines
 _CONFIG = """
 name: "predict"
 backend: "python"
-max_batch_size: 16
+max_batch_size: {batch}
 input [{{ name: "INPUT", data_type: TYPE_STRING, dims: [1] }}]
 output [{{ name: "OUTPUT", data_type: TYPE_STRING, dims: [1] }}]
 instance_group [{{ count: 1, kind: KIND_CPU }}]
@@ -37,7 +37,9 @@ if __name__ == "__main__":
     for file in (Path(__file__).with_name("model.py"), Path(engines.__file__)):  # the backend looks beside the model
         shutil.copy(file, model / "1")
     (model / "config.pbtxt").write_text(
-        _CONFIG.format(task=told.task, folder=told.model.resolve(), threads=told.threads)
+        _CONFIG.format(
+            batch=engines.BATCH[told.task], task=told.task, folder=told.model.resolve(), threads=told.threads
+        )
     )
     libraries = (sysconfig.get_config_var("LIBDIR"), packages / "nvidia_pytriton.libs", server / "external_libs")
     path = ":".join(str(each) for each in (*libraries, server / "lib"))
