@@ -15,7 +15,7 @@ from typing import Any
 
 _MOST_TOKENS = 200
 _LABELS = 5
-BATCH = {"translation": 64, "classification": 16}
+BATCH = {"translation": 64, "images": 16}
 """The most that peers with batches run together: of sentences as many as Headwaiter has rows."""
 
 
