@@ -48,14 +48,16 @@ def _peers(file: Path) -> str:
 
 def _peer_table(name: str, found: dict[str, Any]) -> str:
     heads = ("calls/s", "spread", "Headwaiter ÷", "one caller, p50", "p95 at 80 %", "memory", "start")
-    lines = [f"**{name}**, p99 within {found['p99_limit_ms']:g} ms; {machine(found['machine'])}", ""]
+    rounds = len({each["round"] for each in found["measured"]})
+    how = f"{rounds} round{'s' * (rounds > 1)} of {found['seconds']:g} s"
+    lines = [f"**{name}**, p99 within {found['p99_limit_ms']:g} ms; {how}; {machine(found['machine'])}", ""]
     lines += [f"| {' | '.join(('served by', *heads))} |", "|---" * (len(heads) + 1) + "|"]
     for row in found["rows"]:
-        times = (
-            "–" if row["times_as_much"] is None else f"{row['times_as_much']:.2f} (spread {row['times_spread']:.2f})"
-        )
+        times = "–" if row["times_as_much"] is None else f"{row['times_as_much']:.2f}"
+        if row["times_as_much"] is not None and rounds > 1:
+            times += f" (spread {row['times_spread']:.2f})"
         usual = "–" if row["usual_p95_ms"] is None else f"{row['usual_p95_ms']:.0f} ms"
-        spread = "–" if row["rate_spread"] is None else f"{row['rate_spread']:.2f}"
+        spread = "–" if row["rate_spread"] is None or rounds == 1 else f"{row['rate_spread']:.2f}"
         cells = (f"{row['rate']:.1f}", spread, times, f"{row['alone_p50_ms']:.1f} ms", usual)
         last = (f"{row['memory_mb']:.0f} MB", f"{row['started_seconds']:.1f} s")
         lines.append(f"| {' | '.join((row['entrant'], *cells, *last))} |")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -63,13 +64,14 @@ def list_command(context: typer.Context, out: Out = _MODELS) -> None:
 
 
 def _exported(dish: Dish, out: Path) -> str:
-    made = ", ".join(f"{version}/{each}" for version, found in exported(out / dish.name).items() for each in found)
-    return f"older: {made}" if made and _is_missing(dish, out) else made or "no"
+    made = exported(out / dish.name)
+    told = ", ".join(f"{version}/{each}" for version, found in made.items() for each in found)
+    return f"older: {told}" if made and _is_missing(dish, made) else told or "no"
 
 
-def _is_missing(dish: Dish, out: Path) -> bool:
-    """Whether there is no package of these weights, nor of newer ones."""
-    return int(dish.version) > max(map(int, exported(out / dish.name)), default=0)
+def _is_missing(dish: Dish, made: Iterable[str]) -> bool:
+    """Whether none of these versions has its weights, or newer ones."""
+    return int(dish.version) > max(map(int, made), default=0)
 
 
 def _weights(dish: Dish) -> str:
@@ -88,7 +90,7 @@ def export_command(out: Out = _MODELS) -> None:
 
       headwaiter menu export
     """
-    missing = [dish for dish in menu().values() if _is_missing(dish, out)]
+    missing = [dish for dish in menu().values() if _is_missing(dish, exported(out / dish.name))]
     failed = [dish.name for dish in missing if not _made(dish, out)]
     if failed:
         wrong(f"{', '.join(failed)} could not be exported; `headwaiter menu export` tries again.")

@@ -10,6 +10,7 @@ import pytest
 from export import readme
 from loadtest import tables
 from loadtest.peers import entrants
+from loadtest.peers.common import engines
 from loadtest.peers.entrants import DIALECTS, PEERS, Peer, PeerError, answer_of
 from loadtest.peers.measure import Measured, highest, kept_up
 from loadtest.peers.table import content, rows, targets
@@ -159,3 +160,7 @@ def test_tables_hold_what_was_measured(tmp_path: Path) -> None:
     assert "| ramp | opus int8 | It holds. |" in found
     assert "| litserve | 15.0 | 2.00 | 2.75 (spread 2.67) | 10.0 ms | 900 ms | 100 MB | 2.0 s |" in found
     assert "- target, opus-mt-zh-en: rate beside litserve: at least 1.5, measured 2.333: met" in found
+
+
+def test_every_task_of_the_peers_has_its_batch() -> None:
+    assert engines.BATCH.keys() == engines.FAST.keys()
