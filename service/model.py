@@ -23,7 +23,7 @@ from service.tasks.policy import Moment
 from service.tasks.results import Words
 
 if TYPE_CHECKING:
-    from service.engine.batcher import Batcher
+    from service.engine.batcher import PassJob
     from service.tasks.classification import Label
     from service.tasks.detection import Detected
     from service.tasks.onepass import Accounted
@@ -176,7 +176,7 @@ class PolicyModel(Model):
 
 
 class ClassificationModel(Model):
-    engine: Batcher
+    engine: Engine[PassJob]
 
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.tasks.classification import Classification
@@ -242,7 +242,7 @@ class ClassificationModel(Model):
 
 
 class DetectionModel(Model):
-    engine: Batcher
+    engine: Engine[PassJob]
 
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.tasks.detection import Detection
@@ -285,7 +285,7 @@ class DetectionModel(Model):
 
 
 class PaintingModel(Model):
-    engine: Batcher
+    engine: Engine[PassJob]
 
     def __init__(self, package: Package, session: Session, options: Options) -> None:
         from service.tasks.painting import Painting
@@ -335,10 +335,10 @@ def open_with(package: Package, chosen: Options) -> Any:
     return kind(package, session, chosen)
 
 
-def _batcher(session: Session, options: Options) -> Batcher:
-    from service.engine.batcher import Batcher
+def _batcher(session: Session, options: Options) -> Engine[PassJob]:
+    from service.engine.batcher import open_batcher
 
-    return Batcher(session, token_budget=options.batch_tokens, pixel_budget=options.batch_pixels)
+    return open_batcher(session, token_budget=options.batch_tokens, pixel_budget=options.batch_pixels)
 
 
 def _all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answer]], field: str) -> list[Answer]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from service.engine.jobs import Job
+from service.engine.lanes import Lanes
 from service.engine.line import Line
 from service.engine.session import Arrays, Session
-from service.engine.worker import Worker
+from service.engine.worker import Engine, Worker
 from service.package import padded_length
 
 GRAPH = "model"
@@ -187,3 +189,10 @@ class Batcher(Worker[PassJob]):
             # Copied: a row that is kept must not keep the whole batch.
             own = {name: value[index].copy() for name, value in outputs.items()}
             job.succeed(PassAnswer(own, job.tokens, begun - job.submitted, now - begun))
+
+
+def open_batcher(session: Session, *, token_budget: int, pixel_budget: int) -> Engine[PassJob]:
+    """As many lanes as there are threads, where a pass takes only one of them."""
+    lanes = session.threads // session.threads_of_a_pass
+    make = partial(Batcher, session, token_budget=token_budget, pixel_budget=pixel_budget)
+    return make() if lanes == 1 else Lanes(session, lanes * [make])

@@ -11,10 +11,11 @@ import onnxruntime
 
 from service.engine.binding import Binding
 from service.engine.memory import PROVIDERS, Memory, memory_of
-from service.package import Package, PackageError, Precision
+from service.package import WEIGHTS, Package, PackageError, Precision
 
 Arrays = dict[str, np.ndarray]
 _ON_CUDA: tuple[Precision, ...] = ("fp16",)
+_FEW_WEIGHTS = 2 << 20  # bytes: their products are so short that waking a second thread costs what it saves
 
 
 class Session:
@@ -27,6 +28,7 @@ class Session:
         self.package = package
         self.device = _choose(device, package)
         self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads_of_a_pass = 1 if self._is_small() else self.threads
         self._graphs = {name: self._open(graph.file) for name, graph in package.manifest.graphs.items()}
         if not all(PROVIDERS[self.device] in graph.get_providers() for graph in self._graphs.values()):
             # the runtime has CUDA and the machine has not: the graphs were opened on the CPU
@@ -43,14 +45,22 @@ class Session:
     def binding(self, graph: str) -> Binding:
         return Binding(self._graphs[graph], apart=self.memory.apart)
 
+    def _is_small(self) -> bool:
+        return not self._decodes and self.device == "cpu" and self.package.file(WEIGHTS).stat().st_size <= _FEW_WEIGHTS
+
+    @property
+    def _decodes(self) -> bool:
+        return "decoder" in self.package.manifest.graphs
+
     def _open(self, file: str) -> Any:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.threads
+        options.intra_op_num_threads = self.threads_of_a_pass
         options.inter_op_num_threads = 1
-        if "decoder" in self.package.manifest.graphs:
-            # A step is many small operators: threads that spin between them take the processor from the other lanes
-            # and from the event loop. In a single long pass they are only gaps, and spinning bridges them.
-            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # A step is many small operators: threads that spin between them take the processor from the other lanes and
+        # from the event loop. In a single long pass they are only gaps, and spinning bridges them, but ends with it:
+        # between passes the processor belongs to whoever reads the next images.
+        setting = ("session.intra_op.allow_spinning", "0") if self._decodes else ("session.force_spinning_stop", "1")
+        options.add_session_config_entry(*setting)
         options.log_severity_level = 3
         try:
             return onnxruntime.InferenceSession(

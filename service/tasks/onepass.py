@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from service.engine.batcher import Batcher, PassAnswer, PassJob
+from service.engine.batcher import PassAnswer, PassJob
 from service.engine.futures import Pending
 from service.engine.session import Arrays
+from service.engine.worker import Engine
 from service.tasks.results import Timing, Usage
 
 Answer = TypeVar("Answer")
@@ -23,7 +24,7 @@ class Accounted(Generic[Answer]):
 
 
 def submit(
-    engine: Batcher, arrays: Arrays, finish: Callable[[Arrays], Answer], *, begun: float, deadline: float | None
+    engine: Engine[PassJob], arrays: Arrays, finish: Callable[[Arrays], Answer], *, begun: float, deadline: float | None
 ) -> Pending[Accounted[Answer]]:
     """`begun` is when preparing the arrays began, on time.monotonic()'s clock."""
     prepared = time.monotonic() - begun

@@ -16,9 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.batcher import GRAPH, MOST_PADDING, Batcher, Extent, PassAnswer, PassJob, form_batch
+from service.engine.batcher import (
+    GRAPH,
+    MOST_PADDING,
+    Batcher,
+    Extent,
+    PassAnswer,
+    PassJob,
+    form_batch,
+    open_batcher,
+)
 from service.engine.jobs import ClosedError, DeadlineError, QueueFullError
+from service.engine.lanes import Lanes
 from service.engine.session import Arrays, Session
+from service.engine.worker import Engine
 from service.package import Package, Precision, padded_length
 from tests.conftest import Packages
 
@@ -110,7 +121,7 @@ def submit_together(batcher: Batcher, jobs: Sequence[PassJob], first: PassJob) -
             batcher.submit(job)
 
 
-def some_text(rng: np.random.Generator, batcher: Batcher, length: int | None = None) -> Arrays:
+def some_text(rng: np.random.Generator, batcher: Engine[PassJob], length: int | None = None) -> Arrays:
     longest = batcher.session.package.manifest.limits["length"]
     length = length or int(rng.integers(1, longest + 1))
     arrays = {"tokens": rng.integers(5, 90, length), "segments": (np.arange(length) > length // 2).astype(np.int64)}
@@ -172,6 +183,27 @@ def test_together_as_alone(
     assert meters.input_tokens == sum(len(each.get("tokens", ())) for each in inputs)
     assert meters.encode_seconds > 0
     assert meters.queue_seconds > 0
+
+
+def test_passes_of_a_small_model_run_side_by_side(packages: Packages) -> None:
+    session = Session(packages("bert", "fp32").package, threads=3)
+    engine = open_batcher(session, token_budget=64, pixel_budget=1)
+    assert isinstance(engine, Lanes)
+    assert (session.threads_of_a_pass, len(engine.lanes)) == (1, 3)
+    rng = np.random.default_rng(4)
+    inputs = [some_text(rng, engine) for _ in range(60)]
+    expected = [alone(session, each) for each in inputs]
+    engine.start()
+    jobs = [PassJob(each) for each in inputs]
+    for job in jobs:
+        engine.submit(job)
+    assert_same_outputs(wait(jobs), expected)
+    engine.close()
+    assert engine.meters.accepted == engine.meters.finished == engine.meters.row_steps == 60
+
+
+def test_a_model_that_decodes_has_all_threads_in_a_pass(packages: Packages) -> None:
+    assert Session(packages("marian", "int8").package, threads=3).threads_of_a_pass == 3
 
 
 def test_arrivals_from_many_threads(batcher: Batcher) -> None:
