@@ -89,6 +89,11 @@ class Decoder(Worker[DecodeJob]):
         rows = sum(wanted) + sum(lane.load() for lane in lanes)
         return max(_ALONE, *wanted[:1], -(-rows // len(lanes)))
 
+    def _is_crowded(self) -> bool:
+        """Whether most lanes are busy: then there are no threads to spare for this one."""
+        lanes = self.line.takers
+        return 2 * sum(lane.load() > 0 for lane in lanes) > len(lanes) > 1
+
     def _release_dead(self) -> None:
         now = time.monotonic()
         for job in [job for job in self.running if job.is_dead(now)]:
@@ -110,7 +115,7 @@ class Decoder(Worker[DecodeJob]):
                 self.stepper.cache.begin(job.rows[-1].slot)
         try:
             self._encode([job for job in jobs if job.source])
-            self.stepper.read_prompts(self.rows[first:])
+            self.stepper.read_prompts(self.rows[first:], narrow=self._is_crowded())
         except Exception as error:  # of the runtime: it concerns the newcomers alone
             self._fail([job for job in jobs if job in self.running], error)
         self.meters.encode_seconds += time.monotonic() - now
@@ -125,7 +130,7 @@ class Decoder(Worker[DecodeJob]):
             groups = group_by_length([job.source_length for job in jobs], _ENCODE_BUDGET)
         for group in groups:
             members = [jobs[index] for index in group]
-            encoded = self.session.run("encoder", self._batch(members))
+            encoded = self.session.run("encoder", self._batch(members), narrow=self._is_crowded())
             if images:
                 places = next(
                     (value.shape[2] for name, value in encoded.items() if name in self.stepper.cache.cross.layouts), 0
@@ -156,6 +161,7 @@ class Decoder(Worker[DecodeJob]):
                 self.rows,
                 max(job.top for job in self.running),
                 all_scores=any(job.choosing.needs_all_scores for job in self.running),
+                narrow=self._is_crowded(),
             )
         except Exception as error:  # of the runtime: the rows of this step are lost, those to come are not
             self._fail(list(self.running), error)
@@ -257,6 +263,7 @@ def open_decoder(session: Session, *, rows: int, room: int) -> Engine[DecodeJob]
     lanes = max(1, min(session.threads, rows // _ROWS_OF_A_LANE))
     if session.device != "cpu" or lanes == 1:
         return Decoder(session, rows=rows, room=room)
+    session.divide(lanes)
     shares = [rows // lanes + (index < rows % lanes) for index in range(lanes)]
     return Lanes(session, [partial(Decoder, session, rows=share, room=room) for share in shares])
 

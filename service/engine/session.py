@@ -15,6 +15,7 @@ from service.package import WEIGHTS, Package, PackageError, Precision
 
 Arrays = dict[str, np.ndarray]
 _ON_CUDA: tuple[Precision, ...] = ("fp16",)
+_MANY_WEIGHTS = 512 << 20  # bytes: too many to have them in memory twice
 _FEW_WEIGHTS = 2 << 20  # bytes: their products are so short that waking a second thread costs what it saves
 
 
@@ -29,7 +30,7 @@ class Session:
         self.device = _choose(device, package)
         self.threads = threads or len(os.sched_getaffinity(0))
         self.threads_of_a_pass = 1 if self._is_small() else self.threads
-        self._graphs = {name: self._open(graph.file) for name, graph in package.manifest.graphs.items()}
+        self._graphs = self._narrow = self._open(self.threads_of_a_pass)
         if not all(PROVIDERS[self.device] in graph.get_providers() for graph in self._graphs.values()):
             # the runtime has CUDA and the machine has not: the graphs were opened on the CPU
             if device != "auto":
@@ -38,23 +39,39 @@ class Session:
         self.memory = memory or memory_of(self.device)
         self._outputs = {name: [port.name for port in g.outputs] for name, g in package.manifest.graphs.items()}
 
-    def run(self, graph: str, feeds: Mapping[str, np.ndarray]) -> Arrays:
-        names = self._outputs[graph]
-        return dict(zip(names, self._graphs[graph].run(names, dict(feeds)), strict=True))
+    def divide(self, lanes: int) -> None:
+        """Opens the graphs a second time, with a lane's share of the threads: lanes that are all busy leave each
+        other's alone. Many weights are not loaded twice; their products are so long that it matters less."""
+        if lanes > 1 and self.device == "cpu" and self._weights <= _MANY_WEIGHTS:
+            self._narrow = self._open(max(1, self.threads // lanes))
 
-    def binding(self, graph: str) -> Binding:
-        return Binding(self._graphs[graph], apart=self.memory.apart)
+    def run(self, graph: str, feeds: Mapping[str, np.ndarray], *, narrow: bool = False) -> Arrays:
+        names = self._outputs[graph]
+        return dict(zip(names, self._graph(graph, narrow).run(names, dict(feeds)), strict=True))
+
+    def binding(self, graph: str, *, narrow: bool = False) -> Binding:
+        return Binding(self._graph(graph, narrow), apart=self.memory.apart)
+
+    def _graph(self, name: str, narrow: bool) -> Any:
+        return (self._narrow if narrow else self._graphs)[name]
 
     def _is_small(self) -> bool:
-        return not self._decodes and self.device == "cpu" and self.package.file(WEIGHTS).stat().st_size <= _FEW_WEIGHTS
+        return not self._decodes and self.device == "cpu" and self._weights <= _FEW_WEIGHTS
 
     @property
     def _decodes(self) -> bool:
         return "decoder" in self.package.manifest.graphs
 
-    def _open(self, file: str) -> Any:
+    @property
+    def _weights(self) -> int:
+        return self.package.file(WEIGHTS).stat().st_size
+
+    def _open(self, threads: int) -> dict[str, Any]:
+        return {name: self._open_file(graph.file, threads) for name, graph in self.package.manifest.graphs.items()}
+
+    def _open_file(self, file: str, threads: int) -> Any:
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.threads_of_a_pass
+        options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # A step is many small operators: threads that spin between them take the processor from the other lanes and
         # from the event loop. In a single long pass they are only gaps, and spinning bridges them, but ends with it:

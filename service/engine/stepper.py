@@ -34,15 +34,16 @@ class Stepper:
         self._logits = session.memory.rows({"logits": Layout((rows, self.vocabulary), np.float32)})
         self._top_tokens = np.zeros(rows, np.int64)
         self._top_scores = np.zeros(rows, np.float32)
-        self._bindings: dict[tuple[int, int], Binding] = {}
+        self._bindings: dict[tuple[int, int, bool], Binding] = {}
         self.cache.past.touch(min(room, _TOUCHED))
 
     def fit_sources(self, longest: int, in_use: int) -> None:
         if self.cache.fit_sources(longest, in_use):
             self._bindings.clear()
 
-    def step(self, rows: Sequence[Row], k: int, *, all_scores: bool) -> Arrays:
-        """Each row's next token goes in; out come the k best, and if asked, all scores. Valid until the next step."""
+    def step(self, rows: Sequence[Row], k: int, *, all_scores: bool, narrow: bool = False) -> Arrays:
+        """Each row's next token goes in; out come the k best, and if asked, all scores. Valid until the next step.
+        `narrow`: with a lane's share of the threads."""
         k = min(k, self.vocabulary)
         for row in rows:
             self._tokens[row.slot] = row.token
@@ -51,7 +52,7 @@ class Stepper:
         count = len(rows)
         self._k[0] = k
         self._total[...] = self._positions[:count].max() + 1
-        self._bound(count, k).run()
+        self._bound(count, k, narrow).run()
         self.cache.swap(0, count)
         return {
             **(self._logits.read(count) if all_scores else {}),
@@ -59,16 +60,16 @@ class Stepper:
             "top_scores": self._top_scores[: count * k].reshape(count, k),
         }
 
-    def read_prompts(self, rows: Sequence[Row]) -> None:
+    def read_prompts(self, rows: Sequence[Row], *, narrow: bool = False) -> None:
         """All of the prompts but their last tokens, onto rows that lie side by side and are empty."""
         rows = list(rows)
         while rows and max(len(row.job.prompt) for row in rows) > 1:
             widest = max(len(row.job.prompt) for row in rows) - 1
             taken = max(1, _PROMPT_BUDGET // widest)
-            self._read(rows[:taken])
+            self._read(rows[:taken], narrow)
             rows = rows[taken:]
 
-    def _read(self, rows: Sequence[Row]) -> None:
+    def _read(self, rows: Sequence[Row], narrow: bool) -> None:
         prompts = [row.job.prompt[:-1] for row in rows]
         lengths = np.array([len(prompt) for prompt in prompts], np.int32)
         tokens = np.zeros((len(rows), int(lengths.max())), np.int64)
@@ -76,18 +77,18 @@ class Stepper:
             tokens[index, : len(prompt)] = prompt
         if self._one_by_one:
             for place in range(tokens.shape[1]):
-                self._read_tokens(rows, tokens[:, place : place + 1], (lengths > place).astype(np.int32))
+                self._read_tokens(rows, tokens[:, place : place + 1], (lengths > place).astype(np.int32), narrow)
         elif self.cache.held:
-            self._read_tokens(rows, tokens, lengths)
+            self._read_tokens(rows, tokens, lengths, narrow)
         else:  # a row whose prompt is one token long takes part with it; its next step overwrites what that wrote
             tokens[lengths == 0, 0] = [row.job.prompt[0] for row in rows if len(row.job.prompt) == 1]
-            self._read_tokens(rows, tokens, np.maximum(lengths, 1))
+            self._read_tokens(rows, tokens, np.maximum(lengths, 1), narrow)
         for row in rows:
             row.position = len(row.job.prompt) - 1
 
-    def _read_tokens(self, rows: Sequence[Row], tokens: np.ndarray, lengths: np.ndarray) -> None:
+    def _read_tokens(self, rows: Sequence[Row], tokens: np.ndarray, lengths: np.ndarray, narrow: bool) -> None:
         count = len(rows)
-        binding = self.session.binding("decoder")
+        binding = self.session.binding("decoder", narrow=narrow)
         binding.input("tokens", on_host(np.ascontiguousarray(tokens)))
         binding.input("k", on_host(np.ones(1, np.int64)))
         binding.input("lengths", on_host(lengths))
@@ -103,20 +104,20 @@ class Stepper:
         binding.run()
         self.cache.swap(first, last)
 
-    def _bound(self, count: int, k: int) -> Binding:
+    def _bound(self, count: int, k: int, narrow: bool) -> Binding:
         """The memory of so many rows, bound once and used as long as it stays where it is."""
         if self.cache.rows * k > len(self._top_tokens):
             self._top_tokens = np.zeros(self.cache.rows * k, np.int64)
             self._top_scores = np.zeros(self.cache.rows * k, np.float32)
             self._bindings.clear()
-        if (count, k) not in self._bindings:
+        if (count, k, narrow) not in self._bindings:
             if len(self._bindings) >= _BINDINGS_KEPT:
                 self._bindings.clear()
-            self._bindings[count, k] = self._bind(count, k)
-        return self._bindings[count, k]
+            self._bindings[count, k, narrow] = self._bind(count, k, narrow)
+        return self._bindings[count, k, narrow]
 
-    def _bind(self, count: int, k: int) -> Binding:
-        binding = self.session.binding("decoder")
+    def _bind(self, count: int, k: int, narrow: bool) -> Binding:
+        binding = self.session.binding("decoder", narrow=narrow)
         binding.input("tokens", on_host(self._tokens[:count]))
         binding.input("k", on_host(self._k))
         binding.input("lengths", on_host(self._ones[:count]))

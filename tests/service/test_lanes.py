@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from service.engine.binding import Binding
 from service.engine.decoder import Decoder, open_decoder
 from service.engine.jobs import ClosedError
 from service.engine.lanes import Lanes
@@ -16,7 +17,8 @@ from service.engine.sequence import DecodeJob
 from service.engine.session import Session
 from service.package import Package
 from tests.conftest import Packages
-from tests.service.test_decoder import job, plain, sources
+from tests.service.test_decoder import engine as one_lane
+from tests.service.test_decoder import job, plain, run, sources
 
 ROOM, ROWS = 40, 32  # of a lane
 
@@ -50,6 +52,41 @@ def test_lanes_are_as_many_as_threads_where_rows_suffice(
     lanes = engine.lanes if isinstance(engine, Lanes) else [engine]
     assert [lane.meters.rows for lane in lanes] == expected
     assert engine.meters.rows == rows
+
+
+class Watched(Session):
+    """Notes whether the steps of its decoder were bound to a lane's share of the threads."""
+
+    def __init__(self, package: Package, *, threads: int) -> None:
+        super().__init__(package, threads=threads)
+        self.narrow: list[bool] = []
+
+    def binding(self, graph: str, *, narrow: bool = False) -> Binding:
+        self.narrow.append(narrow)
+        return super().binding(graph, narrow=narrow)
+
+
+def test_lanes_share_the_threads_only_while_most_are_busy(package: Package) -> None:
+    session = Watched(package, threads=2)
+    engine = open_decoder(session, rows=2 * ROWS, room=ROOM)
+    assert isinstance(engine, Lanes)
+    one, other = engine.lanes
+    few, many = requests(package, 2), requests(package, 38)
+    for each in few:
+        engine.submit(each)
+    one.turn()
+    assert session.narrow == [False], "alone, a lane has all threads"
+    for each in many:
+        engine.submit(each)
+    other.turn()
+    one.turn()
+    assert session.narrow[1:] == [True, True]
+    engine.start()
+    answers = [each.future.result(60).hypotheses[0].tokens for each in few + many]
+    engine.close()
+    with one_lane(package) as decoder:
+        expected = run(decoder, requests(package, 2) + requests(package, 38))
+    assert answers == [each.hypotheses[0].tokens for each in expected]
 
 
 @pytest.mark.parametrize(("waiting", "shares"), [(3, (3, 0)), (8, (8, 0)), (20, (10, 10)), (100, (32, 32))])
