@@ -79,7 +79,8 @@ def best_rate(done: Sequence[Done]) -> float | None:
 
 
 class Ramp(Scenario):
-    """Half as much again until the objective breaks, then halfway back, twice."""
+    """Half as much again until the objective breaks, then halfway back, twice. What is left has to hold for longer: a
+    line that grows slowly may stay within a limit as long as a phase lasts."""
 
     name = "ramp"
     what = "more and more, to the knee"
@@ -87,20 +88,27 @@ class Ramp(Scenario):
     seconds = 20.0
     growth: ClassVar[float] = 1.5
     refinements: ClassVar[int] = 2
+    held_times: ClassVar[int] = 3  # as long as other phases
     most_phases: ClassVar[int] = 24
 
     def next_phase(self, done: Sequence[Done]) -> Phase | None:
-        broken = [each.phase.rate for each in done if not each.within]
-        good = best_rate([each for each in done if not broken or each.phase.rate < min(broken)])
+        broken = min((each.phase.rate for each in done if not each.within), default=math.inf)
+        good = best_rate([each for each in done if each.phase.rate < broken])
         if len(done) >= self.most_phases:
             return None
-        if not broken:
-            rate = self.rate if good is None else good * self.growth
-        elif good is None or len(done) - _first_broken(done) > self.refinements:
+        if broken == math.inf:
+            return self._phase(self.rate if good is None else good * self.growth)
+        if good is None or self._is_held(good, done):
             return None
-        else:
-            rate = (good + min(broken)) / 2
+        if len(done) - _first_broken(done) <= self.refinements:
+            return self._phase((good + broken) / 2)
+        return Phase(f"{good:.3g}/s held", good, self.held_times * self.length)
+
+    def _phase(self, rate: float) -> Phase | None:
         return Phase(f"{rate:.3g}/s", rate, self.length) if rate <= self.most else None
+
+    def _is_held(self, rate: float, done: Sequence[Done]) -> bool:
+        return any(each.within and each.phase.rate == rate and each.phase.seconds > self.length for each in done)
 
     def verdict(self, done: Sequence[Done]) -> Verdict:
         broken = min((each.phase.rate for each in done if not each.within), default=None)
@@ -111,7 +119,8 @@ class Ramp(Scenario):
             sentence = f"The knee was not reached: {rate:.3g} calls a second still had {self.objective}."
         else:
             sentence = (
-                f"The highest rate with {self.objective} is {rate:.3g} calls a second; {broken:.3g} were too many."
+                f"The highest rate with {self.objective} is {rate:.3g} calls a second, "
+                f"held for {self.held_times * self.length:g} s; {broken:.3g} were too many."
             )
         return Verdict(rate is not None, rate, sentence)
 

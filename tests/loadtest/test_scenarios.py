@@ -54,6 +54,19 @@ def test_a_ramp_ends_within_an_eighth_of_the_knee(knee: float) -> None:
     assert verdict.rate <= knee <= 1.13 * verdict.rate
 
 
+def test_what_a_ramp_finds_has_to_hold_for_longer() -> None:
+    ramp, phases = Ramp(10, 1, OBJECTIVE), list[Done]()
+    while (phase := ramp.next_phase(phases)) is not None:
+        knee = 40 if phase.seconds == 1 else 30  # a line that grows slowly
+        phases.append(done(phase, 0.05 if phase.rate <= knee else 0.2))
+    *_, failed, held = phases
+    assert (failed.within, held.within) == (False, True)
+    assert failed.phase.seconds == held.phase.seconds == 3
+    assert 30 < failed.phase.rate <= 40
+    assert ramp.verdict(phases).rate == held.phase.rate <= 30
+    assert "held for 3 s" in ramp.verdict(phases).sentence
+
+
 def test_a_ramp_that_begins_too_high_says_so() -> None:
     phases, ramp = climb(5)
     assert len(phases) == 1
