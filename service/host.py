@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from grpc import StatusCode
 from pydantic import BaseModel, ConfigDict
 
 from service.config import Batch, Limits
@@ -92,9 +93,11 @@ class ModelHost(Servicer, Health):
     def turns_away(self, method: Method, context: Context) -> bool:
         """Whether there is no place in line for a call of it; if so, the caller has been told."""
         refusal = self.desk.refusal() if method.name in self.endpoint.verbs else None
-        if refusal is not None:
-            refuse(self.endpoint, method, context, refusal)
-        return refusal is not None
+        if refusal is None:
+            return False
+        if refuse(self.endpoint, method, context, refusal) is StatusCode.RESOURCE_EXHAUSTED:
+            self.desk.count_refused()
+        return True
 
     def is_ready(self) -> bool:
         return bool(self.model.engine.is_alive)

@@ -12,6 +12,7 @@ class Counts:
     def __init__(self) -> None:
         self.codes: Counter[tuple[str, str]] = Counter()
         self.tokens: Counter[str] = Counter()
+        self.engine: dict[str, float] = {}  # as it was last observed
         self.told = threading.Condition()
 
     def finished(self, method: str, code: str, seconds: float) -> None:  # noqa: ARG002
@@ -34,7 +35,8 @@ class Counts:
 
     def describe(self, **facts: str) -> None: ...
 
-    def observe_engine(self, snapshot: dict[str, float]) -> None: ...
+    def observe_engine(self, snapshot: dict[str, float]) -> None:
+        self.engine = snapshot
 
     def ready(self, is_ready: bool) -> None: ...
 

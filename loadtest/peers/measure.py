@@ -30,6 +30,7 @@ _CALLERS = 32  # at saturation
 _FIRST = 0.7  # of the rate at saturation: where the search begins
 _GROWTH, _MOST_STEPS, _HALVINGS = 1.3, 6, 2
 _ERRORS = 0.01
+_FEWEST_CALLS, _LONGEST = 100, 20.0  # of a rate that is tried, and seconds: fewer calls have no p99
 _USUAL = 0.8  # of what it carries
 
 
@@ -114,6 +115,7 @@ def measure(
     tell("saturation")
     samples = bench.closed(_CALLERS, seconds)
     saturated = tally(samples).answered / max(each.due + each.seconds for each in samples)
+    seconds = max(seconds, min(_LONGEST, _FEWEST_CALLS / max(saturated, 1.0)))
     rate = bench.carried(saturated, subject.limit_ms, seconds, tell)
     tell(f"80 % of {rate:.3g} calls a second")
     usual = latencies(bench.open(_USUAL * rate, seconds))

@@ -98,7 +98,11 @@ class Desk:
 
     def admit(self) -> None:
         if (refusal := self.refusal()) is not None:
+            self.count_refused()
             raise refusal
+
+    def count_refused(self) -> None:
+        self.engine.line.meters.refused += 1
 
     def refusal(self) -> QueueFullError | None:
         """What to tell somebody who comes now and would wait longer than the model is allowed to let wait."""
@@ -108,7 +112,6 @@ class Desk:
         wait += self._preparing * self._usual_seconds / _THREADS
         if wait <= most:
             return None
-        self.engine.line.meters.refused += 1
         sentence = f"{self.who.name} is busy: the wait would be {wait:,.1f} s; the limit is {most:,.1f} s"
         return QueueFullError(sentence, retry_after=min(wait - most, 30.0) + 0.1)
 

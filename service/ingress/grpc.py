@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
+from grpc import StatusCode
 
 from service.ingress.calls import REQUEST_ID, Call
 from service.ingress.endpoint import Endpoint
@@ -51,13 +52,14 @@ def _fail(context: Context, call: Call, error: FailedError) -> None:
     context.set_trailing_metadata([(REQUEST_ID, call.request_id), (_DETAILS, failure.details())])
 
 
-def refuse(endpoint: Endpoint, method: Method, context: Context, refusal: Exception) -> None:
-    """In the words that the call would have got inside."""
+def refuse(endpoint: Endpoint, method: Method, context: Context, refusal: Exception) -> StatusCode:
+    """In the words that the call would have got inside; the code is another's where the caller may not even ask."""
     call = _begin(method, context)
     try:
         endpoint.refuse(call, refusal)
     except FailedError as error:
         _fail(context, call, error)
+        return error.failure.code
 
 
 def _unary(method: Method) -> Any:

@@ -112,9 +112,10 @@ async def test_who_may_not_ask_is_told_that(
     key = make_key()
     keys = tmp_path / "keys"
     keys.write_text(line_for("app", key) + "\n")
-    async with _guarded(packages, monkeypatch, full=True, keys=keys) as (channel, _):
+    async with _guarded(packages, monkeypatch, full=True, keys=keys) as (channel, counts):
         for bearer, code in ((None, "UNAUTHENTICATED"), (key, "RESOURCE_EXHAUSTED")):
             metadata = [("authorization", f"Bearer {bearer}")] if bearer else None
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await _generate(channel, metadata)
             assert caught.value.code().name == code
+    assert counts.engine["refused"] == 1, "who may not ask was not refused for want of room"
