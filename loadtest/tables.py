@@ -15,7 +15,8 @@ _SCENARIOS = ("ramp", "steady", "burst", "soak", "cancel-storm")
 
 
 def tables(folder: Path = FOLDER) -> str:
-    return f"{_scenarios(folder / 'load')}\n{_peers(folder / 'peers.json')}"
+    parts = (_scenarios(folder / "load"), _capacity(folder / "load" / "capacity.json"), _peers(folder / "peers.json"))
+    return "\n".join(part for part in parts if part)
 
 
 def _scenarios(folder: Path) -> str:
@@ -35,6 +36,23 @@ def _scenarios(folder: Path) -> str:
     )
     measured = table(("scenario", "models", "verdict"), rows)
     return f"On {machine(found[0]['machine_of_the_callers'])}:\n\n{measured}\n"
+
+
+def _capacity(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    found = _read(file)
+    days = (
+        f"{each['policy']}: {each['replica_hours']:.0f} replica hours, {100 * each['beyond']:.1f} % late or refused"
+        for each in found["days"]
+    )
+    day = found["traffic"]
+    bursts = f"{day['bursts']} bursts of {day['burst_times']:g} times as many"
+    return (
+        f"Capacity, from that ramp: {found['sentence']} {found['agreement']} "
+        f"A day of {day['mean']:g} calls a second with {bursts}, on replicas that start within "
+        f"{found['settings']['cold_start']:g} s: {'; '.join(days)}.\n"
+    )
 
 
 def _peers(file: Path) -> str:

@@ -156,7 +156,13 @@ def test_tables_hold_what_was_measured(tmp_path: Path) -> None:
     machine = {"cores": 2, "cpu": "a chip", "vectors": "avx2"}
     ramp = {"scenario": "ramp", "models": [{"name": "opus", "precision": "int8"}], "verdict": {"sentence": "It holds."}}
     (tmp_path / "load" / "ramp.json").write_text(json.dumps(ramp | {"machine_of_the_callers": machine}))
+    day = {"policy": "one that waits", "replica_hours": 90.4, "beyond": 0.0935}
+    plan = {"sentence": "One carries 22.", "agreement": "Off by 4 %.", "days": [day], "settings": {"cold_start": 20.0}}
+    plan |= {"traffic": {"mean": 50.0, "bursts": 6, "burst_times": 3.0}}
+    (tmp_path / "load" / "capacity.json").write_text(json.dumps(plan))
     found = tables.tables(tmp_path)
+    assert "One carries 22. Off by 4 %. A day of 50 calls a second with 6 bursts of 3 times as many" in found
+    assert "one that waits: 90 replica hours, 9.3 % late or refused" in found
     assert "| ramp | opus int8 | It holds. |" in found
     assert "| litserve | 15.0 | 2.00 | 2.75 (spread 2.67) | 10.0 ms | 900 ms | 100 MB | 2.0 s |" in found
     assert "- target, opus-mt-zh-en: rate beside litserve: at least 1.5, measured 2.333: met" in found
