@@ -40,10 +40,10 @@ models/%/1/int8/manifest.json: | $(READY)
 	$(BIN)/headwaiter export $* --precision int8
 
 SCENARIO ?= ramp steady burst cancel-storm
-load: $(READY) ## load tests against the service that runs, 8 minutes; SCENARIO=soak and LOAD='--p95 500' choose; reports in build/load
+load: $(READY) ## load tests against the service that runs, 10 minutes; SCENARIO=soak and LOAD='--p95 500' choose; reports in build/load
 	$(BIN)/python -m loadtest.scenarios $(SCENARIO) $(LOAD)
 
-peers: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## beside other servers of the same models, 3 hours, PEERS=--quick 15 minutes; results in loadtest/results
+peers: $(READY) models/opus-mt-zh-en/1/int8/manifest.json ## beside other servers of the same models, hours, PEERS=--quick 15 minutes; results in loadtest/results
 	$(BIN)/python -m loadtest.peers $(PEERS)
 
 bench: .venv/.bench models/opus-mt-zh-en/1/int8/manifest.json models/opus-mt-zh-en/1/fp32/manifest.json ## the engine beside its peers, 20 minutes; results in loadtest/results

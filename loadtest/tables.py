@@ -67,7 +67,7 @@ def _peers(file: Path) -> str:
 def _peer_table(name: str, found: dict[str, Any]) -> str:
     heads = ("calls/s", "spread", "Headwaiter ÷", "one caller, p50", "p95 at 80 %", "memory", "start")
     rounds = len({each["round"] for each in found["measured"]})
-    how = f"{rounds} round{'s' * (rounds > 1)} of {found['seconds']:g} s"
+    how = f"{rounds} round{'s' * (rounds > 1)} of at least {found['seconds']:g} s"
     lines = [f"**{name}**, p99 within {found['p99_limit_ms']:g} ms; {how}; {machine(found['machine'])}", ""]
     lines += [f"| {' | '.join(('served by', *heads))} |", "|---" * (len(heads) + 1) + "|"]
     for row in found["rows"]:

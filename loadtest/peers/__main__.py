@@ -107,7 +107,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="*", default=list(PEERS), metavar="NAME", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--models", nargs="+", choices=list(SUBJECTS), default=list(SUBJECTS))
     parser.add_argument("--rounds", type=count, default=3)
-    parser.add_argument("--seconds", type=positive, default=15.0, help="of a measurement")
+    parser.add_argument(
+        "--seconds", type=positive, default=15.0, help="of a measurement; up to 20 where it has few calls"
+    )
     parser.add_argument("--quick", action="store_true", help="one round of short measurements, not into the results")
     parser.add_argument("--out", type=Path, default=FOLDER / "peers.json")
     if "--quick" in sys.argv:

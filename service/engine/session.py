@@ -16,7 +16,7 @@ from service.package import WEIGHTS, Package, PackageError, Precision
 Arrays = dict[str, np.ndarray]
 _ON_CUDA: tuple[Precision, ...] = ("fp16",)
 _MANY_WEIGHTS = 512 << 20  # bytes: too many to have them in memory twice
-_FEW_WEIGHTS = 2 << 20  # bytes: their products are so short that waking a second thread costs what it saves
+_FEW_WEIGHTS = 2 << 20  # bytes: with so few, a second thread of a pass takes more processor time than it saves
 
 
 class Session:
@@ -41,7 +41,7 @@ class Session:
 
     def divide(self, lanes: int) -> None:
         """Opens the graphs a second time, with a lane's share of the threads: lanes that are all busy leave each
-        other's alone. Many weights are not loaded twice; their products are so long that it matters less."""
+        other's alone. Many weights are not loaded twice: then narrow is as wide as the rest."""
         if lanes > 1 and self.device == "cpu" and self._weights <= _MANY_WEIGHTS:
             self._narrow = self._open(max(1, self.threads // lanes))
 
