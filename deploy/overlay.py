@@ -1,8 +1,7 @@
-"""`python -m deploy.overlay NAME [--apply]`: an overlay of deploy/k8s from its serve.yaml, checked before anything is
-applied.
+"""`python -m deploy.overlay NAME [--apply]`: render an overlay of deploy/k8s from its serve.yaml.
 
-Writes the overlay's serveConfigV2.yaml, packages.env and envoy.yaml and prints the manifests; with `--apply` it applies
-them, if the secrets that they need are there. What is wrong is told in one sentence (exit 2), and what runs goes on.
+Writes serveConfigV2.yaml, packages.env and envoy.yaml of the overlay and prints the manifests. With `--apply` it
+applies them, provided that the secrets they need exist. Errors are reported before anything is applied (exit code 2).
 """
 
 from __future__ import annotations
@@ -17,57 +16,66 @@ import yaml
 
 from deploy.gateway import settings as gateway
 from deploy.gateway.envoy import envoy
-from deploy.needed import TEMPLATE, mappings, missing, secrets_needed, secrets_there
-from service.config import CATALOG, ConfigError, Service, load
-from service.package import PackageError, verify
-from service.rendering import Nodes, render
+from deploy.required_secrets import (
+    SECRETS_TEMPLATE,
+    iter_mappings,
+    missing_secrets,
+    parse_existing_secrets,
+    required_secrets,
+)
+from headwaiter.package.manifest import PackageError, verify
+from headwaiter.serving.config import CATALOG, ConfigError, Service, load_config
+from headwaiter.serving.ray_config import NodePaths, render
 
 GATEWAY = "gateway.yaml"
 K8S = Path(__file__).with_name("k8s")
-ON_NODES = Nodes(models=Path("/models"), keys=Path("/etc/headwaiter/keys.txt"))
+NODE_PATHS = NodePaths(models=Path("/models"), keys=Path("/etc/headwaiter/keys.txt"))
 VOLUME, VOLUME_AT = "headwaiter-models", "/store/"
-STORE = f"{VOLUME_AT}models"  # where `kubectl cp models headwaiter-store:/store` puts them
+STORE = f"{VOLUME_AT}models"  # target of `kubectl cp models headwaiter-store:/store`
 
 
 class OverlayError(Exception):
-    """The overlay cannot be made or applied; the message says why. Nothing was applied."""
+    """The overlay cannot be rendered or applied; nothing was applied."""
 
 
-def write(folder: Path, store: str = STORE) -> None:
-    service = _checked(folder / "serve.yaml")
-    rendered = yaml.safe_dump(render(service, ON_NODES), sort_keys=False, allow_unicode=True)
-    packages = sorted({"/".join(each.folder.resolve().parts[-3:]) for each in service.packages.values()})
-    told = {"STORE": store, "PACKAGES": " ".join(packages), "APPLICATIONS": " ".join(always_there(service))}
+def write_overlay(folder: Path, store: str = STORE) -> None:
+    """Write the generated files of an overlay. Raises OverlayError if one of its inputs is invalid."""
+    service = _load_checked(folder / "serve.yaml")
+    rendered = yaml.safe_dump(render(service, NODE_PATHS), sort_keys=False, allow_unicode=True)
+    packages = sorted({"/".join(package.folder.resolve().parts[-3:]) for package in service.packages.values()})
+    environment = {"STORE": store, "PACKAGES": " ".join(packages), "APPLICATIONS": " ".join(always_running(service))}
     if (folder / GATEWAY).exists():
         (folder / "envoy.yaml").write_text(_envoy(folder / GATEWAY, service), encoding="utf-8")
     (folder / "serveConfigV2.yaml").write_text(rendered, encoding="utf-8")
-    (folder / "packages.env").write_text("".join(f"{key}={value}\n" for key, value in told.items()), encoding="utf-8")
+    lines = (f"{key}={value}\n" for key, value in environment.items())
+    (folder / "packages.env").write_text("".join(lines), encoding="utf-8")
 
 
-def always_there(service: Service) -> list[str]:
-    """Who a readiness probe may ask: it would wake those that sleep while nobody calls them."""
+def always_running(service: Service) -> list[str]:
+    """Applications for the readiness probe, without models that scale to zero: a probe would start them."""
     models = service.config.models.items()
     return [CATALOG, *(name for name, model in models if model.autoscale is None or model.autoscale.min)]
 
 
-def _checked(file: Path) -> Service:
+def _load_checked(file: Path) -> Service:
     try:
-        service = load(file)
+        service = load_config(file)
         for package in service.packages.values():
             verify(package)
     except (ConfigError, PackageError) as error:
         raise OverlayError(str(error)) from error
     for name, model in service.config.models.items():
-        if model.precision not in (None, found := service.packages[name].manifest.precision):
-            raise OverlayError(f"{file}: {name} has no {model.precision}, only {found}; export it first.")
+        precision = service.packages[name].manifest.precision
+        if model.precision not in (None, precision):
+            raise OverlayError(f"{file}: {name} has no {model.precision} package, only {precision}; export it first.")
     if service.is_local:
-        raise OverlayError(f"{file}: http.host is 127.0.0.1, where no other pod could call; it must be 0.0.0.0.")
+        raise OverlayError(f"{file}: http.host is 127.0.0.1, which other pods cannot reach; it must be 0.0.0.0.")
     return service
 
 
 def _envoy(file: Path, service: Service) -> str:
     try:
-        settings = gateway.load(file)
+        settings = gateway.load_config(file)
     except gateway.GatewayError as error:
         raise OverlayError(str(error)) from error
     tasks = {name: package.manifest.task for name, package in service.packages.items()}
@@ -75,53 +83,59 @@ def _envoy(file: Path, service: Service) -> str:
 
 
 def manifests(folder: Path) -> list[dict[str, Any]]:
-    return [each for each in yaml.safe_load_all(_kubectl("kustomize", str(folder))) if each]
+    """The Kubernetes manifests of an overlay."""
+    return [document for document in yaml.safe_load_all(_kubectl("kustomize", str(folder))) if document]
 
 
 def check_store(folder: Path, documents: list[dict[str, Any]], store: str) -> None:
-    """Pods wait for ever for a volume that nobody made."""
-    mounted = any(each.get("claimName") == VOLUME for each in mappings(documents))
+    """Check that the volume is mounted exactly if packages come from it: pods wait forever for a missing volume."""
+    mounted = any(mapping.get("claimName") == VOLUME for mapping in iter_mappings(documents))
     if mounted and not store.startswith(VOLUME_AT):
         raise OverlayError(
-            f"{folder.name} would fetch from {store} and wait for the volume {VOLUME} all the same; "
-            f"take ../volume out of components in {folder / 'kustomization.yaml'}."
+            f"{folder.name} fetches packages from {store} but also mounts the volume {VOLUME}; "
+            f"remove ../volume from the components in {folder / 'kustomization.yaml'}."
         )
     if store.startswith(VOLUME_AT) and not mounted:
         raise OverlayError(
-            f"{folder.name} has no ../volume among its components, so there is no {store}; say where else by --store."
+            f"{folder.name} does not mount the volume that {store} is on; "
+            f"add ../volume to the components in {folder / 'kustomization.yaml'} or set --store."
         )
 
 
 def apply(documents: list[dict[str, Any]]) -> str:
-    """If the cluster has what the pods would wait for."""
-    there = secrets_there(_kubectl("get", "secrets", "--output", f"go-template={TEMPLATE}"))
-    if lacks := missing(secrets_needed(documents), there):
-        raise OverlayError(f"The cluster has {' and '.join(lacks)}; deploy/README.md says how to make it.")
-    return _kubectl("apply", "--filename", "-", given=yaml.safe_dump_all(documents))
+    """Apply the manifests. Raises OverlayError if a required secret is missing: the pods would wait for it."""
+    existing = parse_existing_secrets(_kubectl("get", "secrets", "--output", f"go-template={SECRETS_TEMPLATE}"))
+    if missing_items := missing_secrets(required_secrets(documents), existing):
+        raise OverlayError(
+            f"The cluster has {' and '.join(missing_items)}; see docs/operations/README.md for how to create it."
+        )
+    return _kubectl("apply", "--filename", "-", stdin=yaml.safe_dump_all(documents))
 
 
-def _kubectl(*order: str, given: str | None = None) -> str:
+def _kubectl(*arguments: str, stdin: str | None = None) -> str:
     try:
-        done = subprocess.run(["kubectl", *order], input=given, capture_output=True, text=True)
+        result = subprocess.run(["kubectl", *arguments], input=stdin, capture_output=True, text=True)
     except FileNotFoundError as error:
-        raise OverlayError("kubectl is not installed.") from error
-    if done.returncode:
-        raise OverlayError(f"kubectl {order[0]}: {done.stderr.strip()}")
-    return done.stdout
+        raise OverlayError("kubectl is not installed; install it and try again.") from error
+    if result.returncode:
+        raise OverlayError(f"kubectl {arguments[0]}: {result.stderr.strip()}")
+    return result.stdout
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.overlay", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=sorted(file.parent.name for file in K8S.glob("*/serve.yaml")))
-    parser.add_argument("--store", default=STORE, help="a folder of the pods, or an address, to fetch packages from")
-    parser.add_argument("--apply", action="store_true")
-    asked = parser.parse_args()
+    parser.add_argument(
+        "--store", default=STORE, help="directory in the pods or URL to fetch packages from (default: %(default)s)"
+    )
+    parser.add_argument("--apply", action="store_true", help="apply the manifests instead of printing them")
+    options = parser.parse_args()
     try:
-        folder = K8S / asked.name
-        write(folder, asked.store)
+        folder = K8S / options.name
+        write_overlay(folder, options.store)
         documents = manifests(folder)
-        check_store(folder, documents, asked.store)
-        sys.stdout.write(apply(documents) if asked.apply else yaml.safe_dump_all(documents))
+        check_store(folder, documents, options.store)
+        sys.stdout.write(apply(documents) if options.apply else yaml.safe_dump_all(documents))
     except OverlayError as error:
         sys.stderr.write(f"✗ {error}\n")
         sys.exit(2)

@@ -1,7 +1,7 @@
-"""`locust -f loadtest/locustfile.py`: guests of every task, over gRPC and over HTTP, against a running service.
+"""`locust -f loadtest/locustfile.py`: load-test a running service with requests of every task over gRPC and HTTP.
 
-Guests think between calls; with `--arrivals RATE` they come as they come instead, so many a second, and nobody waits
-for anybody's answer. Which models there are is asked of the service.
+Users pause between requests (closed loop); with `--arrivals RATE` requests arrive at that rate per second regardless of
+pending ones (open loop). The models are discovered from the service.
 """
 
 from __future__ import annotations
@@ -16,78 +16,101 @@ from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 
-from loadtest.traffic.addresses import WAYS, add_options, key
-from loadtest.traffic.crowd import Crowd, Way
-from loadtest.traffic.guests import NoServiceError, Order, Table, seat
-from loadtest.traffic.telling import Tell, teller
-from loadtest.traffic.ways import Grpc, Http, make_ready
+from loadtest.traffic.cli_options import TRANSPORTS, add_options, api_key
+from loadtest.traffic.locust_stats import SampleCallback, locust_callback
+from loadtest.traffic.open_loop import OpenLoopDriver, Transport
+from loadtest.traffic.request_generators import LoadRequest, ServiceUnavailableError, WorkloadMix, build_workload
+from loadtest.traffic.transports import GrpcTransport, HttpTransport, configure_gevent
 
-make_ready()
+configure_gevent()
 TASKS = ("translation", "captioning", "classification", "detection", "policy", "generation")
 
 
-class Guest(User):
+class ThinkingUser(User):
     abstract = True
-    about: str = ""  # a task
-    way: str = ""
-    crowd: Crowd[Order]
+    task_name: str = ""
+    transport: str = ""
+    driver: OpenLoopDriver[LoadRequest]
 
     def wait_time(self) -> float:
         return random.expovariate(1 / self.environment.parsed_options.think)
 
     @task
     def call(self) -> None:
-        self.crowd.serve_one()
+        self.driver.send_one()
 
 
 class Arrivals(User):
-    """One is enough: it sends guests and waits for none."""
+    """A single user that sends open-loop arrivals."""
 
     fixed_count = 1
-    crowd: Crowd[Order]
+    driver: OpenLoopDriver[LoadRequest]
 
     @task
-    def arrive(self) -> None:
+    def send_arrivals(self) -> None:
         rate = self.environment.parsed_options.arrivals
-        self.crowd.arrive(lambda _: rate, math.inf)
+        self.driver.send_arrivals(lambda _: rate, math.inf)
 
 
-def _guest_class(about: str, way: str) -> type[Guest]:
-    name = f"{about.capitalize()}{way.capitalize()}"
-    return type(name, (Guest,), {"about": about, "way": way, "abstract": False, "__module__": __name__})
+def _user_class(task_name: str, transport: str) -> type[ThinkingUser]:
+    name = f"{task_name.capitalize()}{transport.capitalize()}"
+    return type(
+        name,
+        (ThinkingUser,),
+        {"task_name": task_name, "transport": transport, "abstract": False, "__module__": __name__},
+    )
 
 
-globals().update({each.__name__: each for each in (_guest_class(about, way) for about in TASKS for way in WAYS)})
+globals().update(
+    {
+        user_class.__name__: user_class
+        for user_class in (_user_class(task_name, transport) for task_name in TASKS for transport in TRANSPORTS)
+    }
+)
 
 
 @events.init_command_line_parser.add_listener
 def _add_options(parser: LocustArgumentParser, **_: Any) -> None:
     add_options(parser.add_argument)
-    parser.add_argument("--think", type=float, default=1.0, help="seconds between calls of a guest, on average")
-    parser.add_argument("--arrivals", type=float, default=0.0, help="guests a second, open loop; 0: users who think")
+    parser.add_argument("--think", type=float, default=1.0, help="mean seconds between the requests of a user")
+    parser.add_argument(
+        "--arrivals", type=float, default=0.0, help="requests per second, open loop; 0 selects the closed loop"
+    )
 
 
 @events.init.add_listener
-def _seat_guests(environment: Environment, **_: Any) -> None:
+def _assign_workload(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     assert options is not None
-    ways: dict[str, Way[Order]] = {"grpc": Grpc(options.grpc, key=key()), "http": Http(options.http, key=key())}
+    transports: dict[str, Transport[LoadRequest]] = {
+        "grpc": GrpcTransport(options.grpc, key=api_key()),
+        "http": HttpTransport(options.http, key=api_key()),
+    }
     try:
-        table = seat(options.grpc, options.models, seed=options.seed, key=key())
-    except NoServiceError as error:
+        workload = build_workload(options.grpc, options.models, seed=options.seed, key=api_key())
+    except ServiceUnavailableError as error:
         sys.exit(str(error))
-    chosen = [each for each in environment.user_classes if _prepared(each, table, ways, options, teller(environment))]
-    environment.user_classes = chosen
+    environment.user_classes = [
+        user_class
+        for user_class in environment.user_classes
+        if _configure_user(user_class, workload, transports, options, locust_callback(environment))
+    ]
 
 
-def _prepared(kind: type[User], table: Table, ways: dict[str, Way[Order]], options: Namespace, tell: Tell) -> bool:
-    """Whether users of this kind have anything to do here; if so they know what."""
-    if issubclass(kind, Arrivals):
-        kind.crowd = Crowd(table, list(ways.values()), tell, seed=options.seed)
+def _configure_user(
+    user_class: type[User],
+    workload: WorkloadMix,
+    transports: dict[str, Transport[LoadRequest]],
+    options: Namespace,
+    on_sample: SampleCallback,
+) -> bool:
+    """Give a user class its driver; return whether the class takes part in this run."""
+    if issubclass(user_class, Arrivals):
+        user_class.driver = OpenLoopDriver(workload, list(transports.values()), on_sample, seed=options.seed)
         return options.arrivals > 0
-    assert issubclass(kind, Guest)
-    fitting = table.of(kind.about)
-    if options.arrivals > 0 or not fitting.guests:
+    assert issubclass(user_class, ThinkingUser)
+    task_workload = workload.of(user_class.task_name)
+    if options.arrivals > 0 or not task_workload.generators:
         return False
-    kind.crowd = Crowd(fitting, [ways[kind.way]], tell, seed=options.seed)
+    user_class.driver = OpenLoopDriver(task_workload, [transports[user_class.transport]], on_sample, seed=options.seed)
     return True

@@ -1,10 +1,10 @@
-"""Chinese sentences for benchmarks, of very different lengths: clauses of our own, put together by a seeded draw."""
+"""Chinese benchmark sentences of very different lengths, assembled from clauses with a seeded random generator."""
 
 from __future__ import annotations
 
 import random
 
-_WHEN = [
+_TIMES = [
     "",
     "",
     "今天早上",
@@ -16,7 +16,7 @@ _WHEN = [
     "每天晚上",
     "从明年一月开始",
 ]
-_WHO = [
+_SUBJECTS = [
     "我们公司",
     "那位年轻的医生",
     "火车站的工作人员",
@@ -27,7 +27,7 @@ _WHO = [
     "老师和学生们",
     "她",
 ]
-_DID = [
+_PREDICATES = [
     "修好了服务器",
     "发现了一个严重的错误",
     "决定推迟会议",
@@ -39,7 +39,7 @@ _DID = [
     "学会了用三种语言写信",
     "买了一台便宜又好用的电脑",
 ]
-_BECAUSE = [
+_CAUSES = [
     "",
     "",
     "因为网络连接非常不稳定",
@@ -48,7 +48,7 @@ _BECAUSE = [
     "由于机场取消了所有的航班",
     "如果没有人反对的话",
 ]
-_THEN = [
+_CONSEQUENCES = [
     "",
     "",
     "但是问题还没有完全解决",
@@ -57,14 +57,18 @@ _THEN = [
     "结果比预期的要好得多",
     "而邻居们对此一无所知",
 ]
-_END = ["。", "。", "。", "！"]
+_ENDINGS = ["。", "。", "。", "！"]
 
 
 def sentences(count: int, seed: int = 20) -> list[str]:
-    """Different sentences, the same ones for the same seed."""
+    """Return `count` distinct sentences; the same seed gives the same sentences."""
     rng = random.Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
-        parts = [rng.choice(_BECAUSE), rng.choice(_WHEN) + rng.choice(_WHO) + rng.choice(_DID), rng.choice(_THEN)]
-        found["，".join(part for part in parts if part) + rng.choice(_END)] = None
-    return list(found)
+    unique: dict[str, None] = {}
+    while len(unique) < count:
+        parts = [
+            rng.choice(_CAUSES),
+            rng.choice(_TIMES) + rng.choice(_SUBJECTS) + rng.choice(_PREDICATES),
+            rng.choice(_CONSEQUENCES),
+        ]
+        unique["，".join(part for part in parts if part) + rng.choice(_ENDINGS)] = None
+    return list(unique)

@@ -1,4 +1,4 @@
-"""`make protos`: writes the Python stubs beside the `.proto` files."""
+"""`make protos`: generate the Python stubs and the descriptor set of `headwaiter.v1` from the `.proto` files."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from pathlib import Path
 from grpc_tools import protoc
 
 PROTOS = Path(__file__).parent
+OUTPUT = PROTOS.parent / "service"
+DESCRIPTORS = "headwaiter/v1/descriptors.binpb"
 
 
-def generate(out: Path) -> None:
+def generate(output: Path) -> None:
+    """Write stubs and descriptors below `output`, in the folders of their packages."""
     sources = sorted(PROTOS.rglob("*.proto"))
     with_service = [path for path in sources if "\nservice " in path.read_text(encoding="utf-8")]
-    compile_protos(sources, f"--python_out={out}", f"--pyi_out={out}")
-    compile_protos(with_service, f"--grpc_python_out={out}")
+    compile_protos(sources, f"--python_out={output}", f"--pyi_out={output}")
+    compile_protos(with_service, f"--grpc_python_out={output}")
+    # Stubs carry no comments; the service reads them from here for its OpenAPI documents.
+    compile_protos(sources, f"--descriptor_set_out={output / DESCRIPTORS}", "--include_source_info")
 
 
 def compile_protos(sources: list[Path], *options: str) -> None:
     names = [str(path.relative_to(PROTOS)) for path in sources]
     if protoc.main(["protoc", f"-I{PROTOS}", *options, *names]):
-        raise SystemExit("protoc refused the protos; its own words are above.")
+        raise SystemExit("protoc failed; its messages are above.")
 
 
 if __name__ == "__main__":
-    generate(PROTOS)
+    generate(OUTPUT)

@@ -1,6 +1,6 @@
-"""Tiny random checkpoints in Hugging Face form, one or more per family.
+"""Tiny random Hugging Face checkpoints, one or more per family.
 
-Sizes are odd on purpose, and weights are drawn wide: a bias, a norm or a position that is lost then shows.
+Sizes are unusual and weights have a large variance, so that a lost bias, norm or position changes the outputs.
 """
 
 from __future__ import annotations
@@ -48,36 +48,37 @@ from transformers import (
 from tests.images_kit import write_image_processor
 from tests.tokenizers_kit import TOKENIZERS
 
-POSITIONS = 61  # the longest text of models that have a table of positions
+POSITIONS = 61  # maximum length of models with a position table
 CLASSES = ("starter", "main", "dessert", "drink", "bill")
-_WIDE = {"t5": 0.15}  # its attention is not scaled down
+_INIT_STD = {"t5": 0.15}  # smaller, because its attention scores are not scaled
 _LABELS = {"id2label": dict(enumerate(CLASSES)), "label2id": {name: index for index, name in enumerate(CLASSES)}}
 _ENCODER = {"hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 52}
 
 
 def write_checkpoint(kind: str, folder: Path) -> Path:
-    """Writes one of `CHECKPOINTS` into the folder, the same weights every time."""
+    """Write one of `CHECKPOINTS` to the directory, with the same weights every time."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(7)
-    save(CHECKPOINTS[kind](folder), folder)
+    save_randomised(CHECKPOINTS[kind](folder), folder)
     return folder
 
 
-def save(model: PreTrainedModel, folder: Path) -> None:
+def save_randomised(model: PreTrainedModel, folder: Path) -> None:
+    """Replace all weights by random values and save the checkpoint."""
     with torch.no_grad():
         for module in model.modules():
-            _draw(module, _WIDE.get(model.config.model_type, 0.3))
+            _randomise(module, _INIT_STD.get(model.config.model_type, 0.3))
     model.tie_weights()
     model.save_pretrained(folder)
 
 
-def _draw(module: nn.Module, width: float) -> None:
+def _randomise(module: nn.Module, std: float) -> None:
     is_norm = "Norm" in type(module).__name__
     for name, weight in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         if is_norm and name in ("weight", "running_var"):
             weight.uniform_(0.5, 1.5)
         elif (weight.is_floating_point() and weight.requires_grad) or is_norm or name == "final_logits_bias":
-            weight.normal_(std=weight[0].numel() ** -0.5 if weight.ndim > 2 else width)
+            weight.normal_(std=weight[0].numel() ** -0.5 if weight.ndim > 2 else std)
 
 
 def _marian(folder: Path) -> PreTrainedModel:

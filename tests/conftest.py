@@ -1,4 +1,4 @@
-"""Tiny packages for all tests: each exported once in a run, whichever worker needs it first."""
+"""Fixtures with tiny checkpoints and packages, each built once per test run and shared by all workers."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from pathlib import Path
 import pytest
 import torch
 
-from export.pipeline import Order, export
-from service.package import Package, Precision, open_package
+from headwaiter.package.manifest import Package, Precision, open_package
+from headwaiter_export.pipeline import ExportRequest, export
 from tests.checkpoints_kit import write_checkpoint
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)
-logging.getLogger("torch.__trace").propagate = False  # thousands of records of every trace
+logging.getLogger("torch.__trace").propagate = False  # thousands of records per trace
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    often = 20 if "HEADWAITER_CI" in os.environ else 2
-    parser.addoption("--kills", type=int, default=often, help="how often a replica is killed in tests/cluster")
-    parser.addoption("--record", action="store_true", help="write what tests/cluster measures to deploy/RESULTS.md")
+    default_kills = 20 if "HEADWAITER_CI" in os.environ else 2
+    parser.addoption("--kills", type=int, default=default_kills, help="number of replica kills in tests/cluster")
+    parser.addoption(
+        "--record", action="store_true", help="write the measurements of tests/cluster to deploy/RESULTS.md"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedModel:
     checkpoint: Path
     package: Package
 
 
-Packages = Callable[[str, Precision], Exported]
+Packages = Callable[[str, Precision], ExportedModel]
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this run see."""
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory shared by all workers of this run."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     folder.mkdir(exist_ok=True)
@@ -48,49 +50,50 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def checkpoints(shared: Path) -> Callable[[str], Path]:
+def checkpoints(shared_directory: Path) -> Callable[[str], Path]:
     """Tiny checkpoints by kind."""
 
     @cache
-    def make(kind: str) -> Path:
-        folder = shared / "checkpoints" / kind
-        with (shared / f"{kind}.lock").open("w") as lock:
+    def build(kind: str) -> Path:
+        folder = shared_directory / "checkpoints" / kind
+        with (shared_directory / f"{kind}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / "config.json").is_file():
                 write_checkpoint(kind, folder)
         return folder
 
-    return make
+    return build
 
 
 @pytest.fixture(scope="session")
-def packages(shared: Path, checkpoints: Callable[[str], Path]) -> Packages:
+def packages(shared_directory: Path, checkpoints: Callable[[str], Path]) -> Packages:
     """Tiny packages by kind and precision."""
-    out = shared / "models"
+    out = shared_directory / "models"
 
     @cache
-    def make(kind: str, precision: Precision) -> Exported:
+    def export_once(kind: str, precision: Precision) -> ExportedModel:
         source = checkpoints(kind)
-        order = Order(str(source), out=out, precision=precision)
-        with (shared / f"{kind}-{precision}.lock").open("w") as lock:
+        request = ExportRequest(str(source), out=out, precision=precision)
+        with (shared_directory / f"{kind}-{precision}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            package = open_package(order.folder) if order.folder.exists() else export(order)
-        return Exported(source, package)
+            package = open_package(request.folder) if request.folder.exists() else export(request)
+        return ExportedModel(source, package)
 
-    return make
+    return export_once
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a file system of the given size in MB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a disk needs root")
-    place = tmp_path / "disk"
-    place.mkdir()
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
 
     def mount(megabytes: int) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
-        subprocess.run(command, check=True, capture_output=True)
-        return place
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(mount_point)]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        return mount_point
 
     yield mount
-    subprocess.run(["umount", str(place)], check=False, capture_output=True)
+    subprocess.run(["umount", str(mount_point)], check=False, capture_output=True, timeout=30)

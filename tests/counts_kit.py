@@ -1,4 +1,4 @@
-"""Metrics that only remember."""
+"""In-memory metrics for tests."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections import Counter
 
 
 class Counts:
-    """What would be counted."""
+    """Records counts in memory instead of exporting them."""
 
     def __init__(self) -> None:
         self.codes: Counter[tuple[str, str]] = Counter()
         self.tokens: Counter[str] = Counter()
-        self.engine: dict[str, float] = {}  # as it was last observed
-        self.told = threading.Condition()
+        self.engine: dict[str, float] = {}  # the last snapshot
+        self.updated = threading.Condition()
 
-    def finished(self, method: str, code: str, seconds: float) -> None:  # noqa: ARG002
-        with self.told:
+    def record_request(self, method: str, code: str, seconds: float) -> None:  # noqa: ARG002
+        with self.updated:
             self.codes[method, code] += 1
-            self.told.notify_all()
+            self.updated.notify_all()
 
     def wait_for(self, method: str, code: str) -> None:
-        with self.told:
-            assert self.told.wait_for(lambda: self.codes[method, code], timeout=10), self.codes
+        with self.updated:
+            assert self.updated.wait_for(lambda: self.codes[method, code], timeout=10), self.codes
 
-    def stages(self, queue_ms: float, prepare_ms: float, run_ms: float) -> None: ...
+    def record_stages(self, queue_ms: float, prepare_ms: float, run_ms: float) -> None: ...
 
-    def usage(self, input_tokens: int, output_tokens: int, images: int) -> None:
+    def record_usage(self, input_tokens: int, output_tokens: int, images: int) -> None:
         self.tokens.update(input=input_tokens, output=output_tokens, images=images)
 
-    def first_token(self, method: str, seconds: float) -> None: ...
+    def record_time_to_first_token(self, method: str, seconds: float) -> None: ...
 
-    def between_tokens(self, method: str, seconds: float) -> None: ...
+    def record_inter_token_latency(self, method: str, seconds: float) -> None: ...
 
     def describe(self, **facts: str) -> None: ...
 
     def observe_engine(self, snapshot: dict[str, float]) -> None:
         self.engine = snapshot
 
-    def ready(self, is_ready: bool) -> None: ...
+    def set_ready(self, is_ready: bool) -> None: ...
 
     def close(self) -> None: ...

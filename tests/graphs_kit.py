@@ -1,4 +1,4 @@
-"""Runs a package's graphs with nothing but ONNX Runtime, the way that DESIGN.md says they are run."""
+"""Runs a package's graphs with ONNX Runtime only, independently of the serving engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from service.package import Package, padded_length
+from headwaiter.package.manifest import Package, padded_length
 
 Arrays = dict[str, np.ndarray]
 
@@ -30,38 +30,38 @@ class Graphs:
         return dict(zip(names, session.run(names, feeds), strict=True))
 
     def step(self, feeds: Arrays, caches: Arrays) -> Arrays:
-        """One call of the decoder; each cache is one buffer, bound as input and as output."""
+        """Run the decoder once; each cache is a single buffer, bound as input and output."""
         binding: Any = self._sessions["decoder"].io_binding()
-        takes = {port.name for port in self.manifest.graphs["decoder"].inputs}
-        for name in takes & feeds.keys():
+        inputs = {port.name for port in self.manifest.graphs["decoder"].inputs}
+        for name in inputs & feeds.keys():
             binding.bind_cpu_input(name, np.ascontiguousarray(feeds[name]))
         for state in self.manifest.states:
             cache = caches[state.input]
             assert cache.flags.c_contiguous
-            place = ("cpu", 0, cache.dtype.type, cache.shape, cache.ctypes.data)
-            binding.bind_input(state.input, *place)
-            binding.bind_output(state.output, *place)
-        kept = [state.output for state in self.manifest.states]
-        answers = [port.name for port in self.manifest.graphs["decoder"].outputs if port.name not in kept]
-        for name in answers:
+            buffer = ("cpu", 0, cache.dtype.type, cache.shape, cache.ctypes.data)
+            binding.bind_input(state.input, *buffer)
+            binding.bind_output(state.output, *buffer)
+        states = [state.output for state in self.manifest.states]
+        outputs = [port.name for port in self.manifest.graphs["decoder"].outputs if port.name not in states]
+        for name in outputs:
             binding.bind_output(name)
         self._sessions["decoder"].run_with_iobinding(binding)
-        return dict(zip(answers, [value.numpy() for value in binding.get_outputs()[len(kept) :]], strict=True))
+        return dict(zip(outputs, [value.numpy() for value in binding.get_outputs()[len(states) :]], strict=True))
 
-    def caches(self, rows: int, room: int) -> Arrays:
-        sizes: dict[Any, int] = {"rows": rows, "room": room}
+    def caches(self, rows: int, max_length: int) -> Arrays:
+        sizes: dict[Any, int] = {"rows": rows, "max_length": max_length}
         return {
             state.input: np.zeros([sizes.get(axis, axis) for axis in state.shape], state.dtype)
             for state in self.manifest.states
         }
 
 
-class Table:
-    """Rows of one set of cache buffers; newcomers take the next rows while the others are in mid-sentence."""
+class DecoderBatch:
+    """A batch over one set of cache buffers, to which rows can be added while others are being decoded."""
 
-    def __init__(self, graphs: Graphs, rows: int, room: int, source: int = 0) -> None:
-        self.graphs, self.seated = graphs, 0
-        self.caches = graphs.caches(rows, room)
+    def __init__(self, graphs: Graphs, rows: int, max_length: int, source: int = 0) -> None:
+        self.graphs, self.row_count = graphs, 0
+        self.caches = graphs.caches(rows, max_length)
         self.positions = np.zeros(rows, np.int32)
         self.source_lengths = np.zeros(rows, np.int32)
         self.cross: Arrays = {}
@@ -70,35 +70,35 @@ class Table:
             shape = (rows, heads, source if isinstance(length, str) else length, size)
             self.cross[port.name] = np.zeros(shape, port.dtype)
 
-    def seat(self, source: Arrays, rows: int) -> slice:
-        """A source for each of the next rows."""
-        taken = slice(self.seated, self.seated + rows)
+    def add_rows(self, source: Arrays, rows: int) -> slice:
+        """Encode `source` into the next `rows` rows and return their slice."""
+        added = slice(self.row_count, self.row_count + rows)
         if source:
             for name, value in self.graphs.run("encoder", source).items():
-                self.cross[name][taken, :, : value.shape[2]] = value
+                self.cross[name][added, :, : value.shape[2]] = value
             if "lengths" in source:
-                self.source_lengths[taken] = source["lengths"]
-        self.seated = taken.stop
-        return taken
+                self.source_lengths[added] = source["lengths"]
+        self.row_count = added.stop
+        return added
 
-    def advance(self, taken: slice, feeds: Arrays, lengths: np.ndarray) -> Arrays:
-        before = self.positions[taken]
+    def advance(self, rows: slice, feeds: Arrays, lengths: np.ndarray) -> Arrays:
+        positions = self.positions[rows]
         steps = next(iter(feeds.values())).shape[1]
-        total = int((before + lengths).max()) if before.any() else steps
-        answer = self.graphs.step(
+        total = int((positions + lengths).max()) if positions.any() else steps
+        outputs = self.graphs.step(
             {
                 **feeds,
-                **{name: value[taken] for name, value in self.cross.items()},
-                "source_lengths": self.source_lengths[taken],
+                **{name: value[rows] for name, value in self.cross.items()},
+                "source_lengths": self.source_lengths[rows],
                 "lengths": lengths.astype(np.int32),
-                "positions": before,
+                "positions": positions,
                 "total": np.array(total, np.int32),
                 "k": np.array([3]),
             },
-            {name: value[taken] for name, value in self.caches.items()},
+            {name: value[rows] for name, value in self.caches.items()},
         )
-        self.positions[taken] += lengths.astype(np.int32)
-        return answer
+        self.positions[rows] += lengths.astype(np.int32)
+        return outputs
 
 
 def greedy(
@@ -108,54 +108,58 @@ def greedy(
     steps: int,
     joins: Sequence[int] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [rows, steps] and logits [rows, steps, vocabulary]. Row i joins before the step `joins[i]`, in order."""
+    """Decode greedily and return tokens [rows, steps] and logits [rows, steps, vocabulary].
+
+    Row i is added before step `joins[i]` (default: 0); `joins` is ascending.
+    """
     rows, joins = len(prompts), joins or [0] * len(prompts)
     assert list(joins) == sorted(joins)
-    room = min(graphs.manifest.limits["room"], max(map(len, prompts)) + steps + joins[-1])
+    max_length = min(graphs.manifest.limits["max_length"], max(map(len, prompts)) + steps + joins[-1])
     longest = max((source["tokens"].shape[1] for source in sources if "tokens" in source), default=0)
-    longest = max([longest, *(_crossed(graphs, source) for source in sources)])
-    table = Table(graphs, rows, room, longest)
+    longest = max([longest, *(_encoded_length(graphs, source) for source in sources)])
+    batch = DecoderBatch(graphs, rows, max_length, longest)
     tokens: list[list[int]] = [[] for _ in range(rows)]
     logits: list[list[np.ndarray]] = [[] for _ in range(rows)]
 
-    def note(taken: slice, answer: Arrays) -> None:
-        assert (np.diff(answer["top_scores"], axis=1) <= 0).all()
-        for index, row in enumerate(range(taken.start, taken.stop)):
-            tokens[row].append(int(answer["top_tokens"][index, 0]))
-            logits[row].append(answer["logits"][index])
+    def record(advanced: slice, outputs: Arrays) -> None:
+        assert (np.diff(outputs["top_scores"], axis=1) <= 0).all()
+        for index, row in enumerate(range(advanced.start, advanced.stop)):
+            tokens[row].append(int(outputs["top_tokens"][index, 0]))
+            logits[row].append(outputs["logits"][index])
 
-    tick = 0
+    step = 0
     while len(tokens[-1]) < steps:
-        going = slice(0, table.seated)
-        if table.seated:
-            feeds = {"tokens": np.array([[tokens[row][-1]] for row in range(table.seated)])}
-            note(going, table.advance(going, feeds, np.ones(table.seated, np.int32)))
-        new = [row for row in range(table.seated, rows) if joins[row] <= tick]
+        active = slice(0, batch.row_count)
+        if batch.row_count:
+            feeds = {"tokens": np.array([[tokens[row][-1]] for row in range(batch.row_count)])}
+            record(active, batch.advance(active, feeds, np.ones(batch.row_count, np.int32)))
+        new = [row for row in range(batch.row_count, rows) if joins[row] <= step]
         if new:
-            taken = table.seat(stacked([sources[row] for row in new]) if sources else {}, len(new))
+            added = batch.add_rows(stacked([sources[row] for row in new]) if sources else {}, len(new))
             lengths = np.array([len(prompts[row]) for row in new])
-            note(taken, table.advance(taken, {"tokens": right_padded([prompts[row] for row in new])}, lengths))
-        tick += 1
+            record(added, batch.advance(added, {"tokens": right_padded([prompts[row] for row in new])}, lengths))
+        step += 1
     return np.array([row[:steps] for row in tokens]), np.array([row[:steps] for row in logits])
 
 
-def _crossed(graphs: Graphs, source: Arrays) -> int:
+def _encoded_length(graphs: Graphs, source: Arrays) -> int:
+    """Number of encoder positions of an image source; 0 for a text source or none."""
     return 0 if "tokens" in source or not source else graphs.run("encoder", source)["cross.0.key"].shape[2]
 
 
 def text_source(graphs: Graphs, tokens: Sequence[int]) -> Arrays:
-    """One row, padded as the engine pads."""
+    """Encoder inputs of one text, padded as in the engine."""
     limit = graphs.manifest.limits["source"]
     width = min(padded_length(len(tokens)), limit)
     return {"tokens": right_padded([tokens], width), "lengths": np.array([len(tokens)], np.int32)}
 
 
 def stacked(sources: Sequence[Arrays]) -> Arrays:
-    """Rows in one batch, as wide as the widest."""
-    widest = {name: max(source[name].shape[1] for source in sources) for name in sources[0] if name != "lengths"}
+    """Concatenate sources into one batch, padded to the longest."""
+    widths = {name: max(source[name].shape[1] for source in sources) for name in sources[0] if name != "lengths"}
     return {
         name: np.concatenate(
-            [source[name] if name not in _RAGGED else _widened(source[name], widest[name]) for source in sources]
+            [source[name] if name not in _RAGGED else _pad_right(source[name], widths[name]) for source in sources]
         )
         for name in sources[0]
     }
@@ -164,7 +168,7 @@ def stacked(sources: Sequence[Arrays]) -> Arrays:
 _RAGGED = ("tokens", "segments")
 
 
-def _widened(tokens: np.ndarray, width: int) -> np.ndarray:
+def _pad_right(tokens: np.ndarray, width: int) -> np.ndarray:
     return np.pad(tokens, ((0, 0), (0, width - tokens.shape[1])))
 
 

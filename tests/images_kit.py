@@ -1,4 +1,4 @@
-"""Small image processors in Hugging Face form, and small pictures."""
+"""Small Hugging Face image processors and random images."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ IMAGE_PROCESSORS = tuple(_KINDS)
 
 
 def write_image_processor(folder: Path, kind: str, **changes: Any) -> None:
-    """Writes `preprocessor_config.json` for one of `IMAGE_PROCESSORS`; `changes` are settings of the processor."""
+    """Write `preprocessor_config.json` for one of `IMAGE_PROCESSORS`; `changes` override processor settings."""
     processor, settings = _KINDS[kind]
     processor(**settings | changes).save_pretrained(folder)
 
 
-def noise(width: int, height: int, **options: Any) -> bytes:
-    """A PNG of this size, the same for the same width."""
+def random_png(width: int, height: int, **options: Any) -> bytes:
+    """Return a PNG of random pixels, seeded by the width."""
     pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", **options)

@@ -1,4 +1,4 @@
-"""Packages for serving, with a manifest and nothing else or tiny ones that run, and the files that name them."""
+"""Model packages and serve.yaml files for tests: manifest-only packages, and tiny models that run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from service.package import MANIFEST, Fused, Manifest, Parity, Preprocessing
+from headwaiter.package.manifest import MANIFEST, FusionReport, Manifest, Parity, Preprocessing
 
 if TYPE_CHECKING:
     from tests.conftest import Packages
@@ -21,12 +21,12 @@ TASKS = {
     "player": "decision_transformer",
     "writer": "gpt2",
 }
-"""What a tiny model of each task is called, and which family it is of."""
+"""Name of the tiny model of each task, and its family."""
 _DECODED = ("translator", "captioner", "player", "writer")
 
 
 def write_package(models: Path, name: str, *, version: str = "1", precision: str = "fp32", **changes: Any) -> Path:
-    """A package that can be chosen but not run; returns `models/NAME`."""
+    """Write a package that consists of a manifest only; returns `models/NAME`."""
     folder = models / name / version / precision
     folder.mkdir(parents=True, exist_ok=True)
     manifest = Manifest(
@@ -40,7 +40,7 @@ def write_package(models: Path, name: str, *, version: str = "1", precision: str
         headwaiter="0.1.0",
         parameters=7,
         graphs={},
-        fused=Fused(attention=0, fused=0, operators={}),
+        fused=FusionReport(attention=0, fused=0, operators={}),
         parity=Parity(reference="torch fp32", grid="1 × 3", logits=0, batched=0),
         limits={"source": 61},
         preprocessing=Preprocessing(),
@@ -51,13 +51,15 @@ def write_package(models: Path, name: str, *, version: str = "1", precision: str
     return models / name
 
 
-def one_of_each(packages: Packages) -> dict[str, Any]:
-    """Tiny models for serve.yaml, one of every task."""
+def one_model_per_task(packages: Packages) -> dict[str, Any]:
+    """The `models` section of a serve.yaml with one tiny model of every task."""
     folders = {name: packages(kind, "fp32").package.folder for name, kind in TASKS.items()}
-    told: dict[str, Any] = {name: {"path": str(folder), "resources": {"cpus": 0.1}} for name, folder in folders.items()}
+    models: dict[str, Any] = {
+        name: {"path": str(folder), "resources": {"cpus": 0.1}} for name, folder in folders.items()
+    }
     for name in _DECODED:
-        told[name]["rows"] = 8
-    return told
+        models[name]["max_sequences"] = 8
+    return models
 
 
 def write_config(file: Path, content: dict[str, Any] | str) -> Path:

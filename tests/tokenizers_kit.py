@@ -1,4 +1,4 @@
-"""Tiny tokenizers in Hugging Face form, trained in a moment on a few sentences."""
+"""Tiny Hugging Face tokenizers trained on a few sentences. Every writer returns the vocabulary size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transformers import (
 ENGLISH = (
     "The kitchen closes at ten, but the bar stays open until midnight.",
     "Could you bring us the menu and a bottle of water, please?",
-    "It's raining again; nobody wants to sit on the terrace today!",
+    "It's raining again; no one wants to sit on the terrace today!",
     "We don't take reservations for fewer than six people.",
     "The waiter's tray held 12 glasses, 3 plates and one small cake.",
     "She isn't hungry, she's only tired of waiting.",
@@ -35,7 +35,7 @@ FRENCH = (
     "Nous ne prenons pas de réservations pour moins de six personnes.",
     "Le plateau du serveur portait douze verres, trois assiettes et un gâteau.",
 )
-OTHERS = (
+NON_LATIN = (
     "厨房十点关门，但是酒吧一直开到半夜。",
     "请给我们菜单和一瓶水，好吗？",
     "يغلق المطبخ في الساعة العاشرة لكن المقهى يبقى مفتوحا.",
@@ -43,17 +43,17 @@ OTHERS = (
     "주방은 열 시에 닫지만 바는 자정까지 엽니다.",
     "रसोई दस बजे बंद हो जाती है।",
 )
-SENTENCES = ENGLISH + FRENCH + OTHERS
+SENTENCES = ENGLISH + FRENCH + NON_LATIN
 
 
 def write_marian_tokenizer(folder: Path, *, separate_vocabularies: bool = False) -> int:
     folder.mkdir(parents=True, exist_ok=True)
-    source_model = _train_sentencepiece(ENGLISH + OTHERS)
+    source_model = _train_sentencepiece(ENGLISH + NON_LATIN)
     target_model = _train_sentencepiece(FRENCH)
     source, target = folder / "source.spm", folder / "target.spm"
     source.write_bytes(source_model)
     target.write_bytes(target_model)
-    # The real ones leave out a few rare pieces as well; those become unknown.
+    # Published Marian vocabularies also lack a few rare pieces, which become unknown tokens.
     source_pieces, target_pieces = _pieces(source_model)[:-3], _pieces(target_model)[:-3]
     vocabulary, target_vocabulary = folder / "vocab.json", folder / "target_vocab.json"
     if separate_vocabularies:
@@ -111,7 +111,7 @@ TOKENIZERS: dict[str, Callable[[Path], int]] = {
 }
 
 
-def _write_byte_level(folder: Path, kind: type, special_tokens: list[str]) -> int:
+def _write_byte_level(folder: Path, tokenizer_class: type, special_tokens: list[str]) -> int:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -122,10 +122,11 @@ def _write_byte_level(folder: Path, kind: type, special_tokens: list[str]) -> in
     )
     tokenizer.train_from_iterator(SENTENCES, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    return _save(kind(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]]), folder)
+    merges = [tuple(merge) for merge in model["merges"]]
+    return _save(tokenizer_class(vocab=model["vocab"], merges=merges), folder)
 
 
-def _write_word_piece(folder: Path, kind: type) -> int:
+def _write_word_piece(folder: Path, tokenizer_class: type) -> int:
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = BertTokenizer().backend_tokenizer.normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -133,7 +134,7 @@ def _write_word_piece(folder: Path, kind: type) -> int:
         vocab_size=400, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False
     )
     tokenizer.train_from_iterator(SENTENCES, trainer)
-    return _save(kind(vocab=tokenizer.get_vocab()), folder)
+    return _save(tokenizer_class(vocab=tokenizer.get_vocab()), folder)
 
 
 def _save(tokenizer: BertTokenizer, folder: Path) -> int:

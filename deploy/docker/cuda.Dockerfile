@@ -1,17 +1,17 @@
 # syntax=docker/dockerfile:1
-# As cpu.Dockerfile, with ONNX Runtime's CUDA build; CUDA and cuDNN themselves come from PyPI too, the driver from the
-# node (NVIDIA's container toolkit).
-#   docker build -f deploy/docker/cuda.Dockerfile -t headwaiter:0.1.0-cuda .
-#   docker run --gpus all -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:0.1.0-cuda
+# As cpu.Dockerfile, with the CUDA build of ONNX Runtime. CUDA and cuDNN are installed from PyPI; the driver comes from
+# the node (NVIDIA Container Toolkit).
+#   docker build -f deploy/docker/cuda.Dockerfile -t headwaiter:0.2.0-cuda .
+#   docker run --gpus all -p 8000:8000 -p 9000:9000 -v ./models:/models:ro -v ./serve.yaml:/etc/headwaiter/serve.yaml:ro headwaiter:0.2.0-cuda
 
 FROM python:3.11.14-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/headwaiter
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
-COPY protos protos
+COPY pyproject.toml README.md LICENSE ./
+COPY constraints constraints
 COPY service service
-RUN /opt/headwaiter/bin/pip install -c constraints.txt '.[serve,gpu]'
+RUN /opt/headwaiter/bin/pip install -c constraints/serve-gpu.txt '.[serve,gpu]'
 
 FROM python:3.11.14-slim-bookworm AS serve
 RUN useradd --uid 1000 --create-home headwaiter && install -d -o headwaiter /models /etc/headwaiter
@@ -30,9 +30,9 @@ WORKDIR /home/headwaiter
 EXPOSE 8000 9000 8080
 CMD ["headwaiter", "serve", "/etc/headwaiter/serve.yaml"]
 
-# The packages in the image, where no volume hides them: `--target baked`.
+# `--target baked`: model packages in the image, at a path that no volume covers.
 FROM serve AS baked
 COPY --chown=1000 models /opt/models
 
-# What is built unless told otherwise.
+# Default target.
 FROM serve

@@ -1,10 +1,10 @@
-"""Envoy's config for a service: TLS, who may call, how often, and which model is meant.
+"""Envoy configuration of the gateway: TLS, authentication, rate limits and routing to models.
 
-A call says which model it means in one of three ways, the first that it has:
-- the host name's first part is the model's name (`opus-mt-zh-en.models.example`);
+The model of a gRPC request is determined by the first of
+- the first label of the host name (`opus-mt-zh-en.models.example`);
 - the metadata key `application`;
-- else the gRPC service is the task's, and the first model of serve.yaml that does it is meant: a stub as generated
-  needs no metadata. Listing models, and health, are the catalog's.
+- the gRPC service, which identifies the task: the first model of serve.yaml with that task. Generated stubs therefore
+  work without metadata. ListModels, health and reflection go to the catalog.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deploy.gateway.settings import Gateway, Jwt, Rate, Tls, Upstream
-from service.config import CATALOG
+from headwaiter.serving.config import CATALOG
 
 Envoy = dict[str, Any]
 APPLICATION = "application"
 _TYPES = "type.googleapis.com/envoy.extensions"
 _FILTERS = f"{_TYPES}.filters.http"
-_STREAM_SECONDS = "3600s"  # an episode may be long
-_ALIVE = {"connection_keepalive": {"interval": "10s", "timeout": "5s"}}  # who is silent for 15 s has gone
-_LIMITS = ("max_connections", "max_pending_requests", "max_requests")
-_NO_LIMIT = 1_000_000  # the service itself refuses what is too much, in its own words
+_STREAM_SECONDS = "3600s"  # episodes are long-lived streams
+_KEEPALIVE = {
+    "connection_keepalive": {"interval": "10s", "timeout": "5s"}
+}  # closes unresponsive connections after 15 s
+_CIRCUIT_BREAKER_LIMITS = ("max_connections", "max_pending_requests", "max_requests")
+_UNLIMITED = 1_000_000  # the replicas do admission control and return detailed errors
 _CATALOG_PATHS = ("/headwaiter.v1.Models/ListModels", "/grpc.health.v1.Health/", "/grpc.reflection.")
 
 
 def envoy(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
-    """For models with these tasks, as serve.yaml has them, in its order."""
+    """Build the configuration. `tasks` maps model names to tasks, in the order of serve.yaml."""
     upstream = gateway.upstream
     return {
         "static_resources": {
@@ -37,20 +39,23 @@ def envoy(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
                     "address": _address(gateway.host, gateway.port),
                     "per_connection_buffer_limit_bytes": 1 << 20,
                     "filter_chains": [
-                        {"transport_socket": _tls(gateway.tls), "filters": [_connections(gateway, tasks)]}
+                        {
+                            "transport_socket": _tls_context(gateway.tls),
+                            "filters": [_connection_manager(gateway, tasks)],
+                        }
                     ],
                 }
             ],
             "clusters": [
-                _cluster("grpc", upstream, upstream.grpc, {"http2_protocol_options": _ALIVE}),
+                _cluster("grpc", upstream, upstream.grpc, {"http2_protocol_options": _KEEPALIVE}),
                 _cluster("http", upstream, upstream.http, {"http_protocol_options": {}}),
             ],
         }
     }
 
 
-def _connections(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
-    guards = [_rate(gateway.rate), *([_jwt(gateway.jwt)] if gateway.jwt else [])]
+def _connection_manager(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
+    filters = [_rate_limit_filter(gateway.rate), *([_jwt_filter(gateway.jwt)] if gateway.jwt else [])]
     router = {"name": "router", "typed_config": {"@type": f"{_FILTERS}.router.v3.Router"}}
     return {
         "name": "connections",
@@ -61,46 +66,46 @@ def _connections(gateway: Gateway, tasks: Mapping[str, str]) -> Envoy:
             "use_remote_address": True,
             "stream_idle_timeout": _STREAM_SECONDS,
             "common_http_protocol_options": {"headers_with_underscores_action": "REJECT_REQUEST"},
-            "http2_protocol_options": {"max_concurrent_streams": 1000, **_ALIVE},
-            "route_config": {"name": "models", "virtual_hosts": _hosts(tasks)},
-            "http_filters": [*guards, router],
+            "http2_protocol_options": {"max_concurrent_streams": 1000, **_KEEPALIVE},
+            "route_config": {"name": "models", "virtual_hosts": _virtual_hosts(tasks)},
+            "http_filters": [*filters, router],
         },
     }
 
 
-def _hosts(tasks: Mapping[str, str]) -> list[Envoy]:
-    named = [
+def _virtual_hosts(tasks: Mapping[str, str]) -> list[Envoy]:
+    by_host = [
         {"name": model, "domains": [f"{model}.*"], "routes": [*_http_routes(), _grpc_route({"prefix": "/"}, model)]}
         for model in tasks
     ]
     defaults: dict[str, str] = {}
     for model, task in tasks.items():
         defaults.setdefault(task, model)
-    told = {"prefix": "/", "headers": [{"name": APPLICATION, "present_match": True}]}
+    has_application = {"prefix": "/", "headers": [{"name": APPLICATION, "present_match": True}]}
     routes = [
         *_http_routes(),
-        _grpc_route(told),
+        _grpc_route(has_application),
         *(_grpc_route({"prefix": path}, CATALOG) for path in _CATALOG_PATHS),
         *(_grpc_route({"prefix": f"/headwaiter.v1.{task.capitalize()}/"}, model) for task, model in defaults.items()),
         _grpc_route({"prefix": "/"}),
     ]
-    return [*named, {"name": "any", "domains": ["*"], "routes": routes}]
+    return [*by_host, {"name": "any", "domains": ["*"], "routes": routes}]
 
 
 def _http_routes() -> Iterable[Envoy]:
-    """What is not gRPC names its model in the path."""
-    is_other = {
+    """Route for everything but gRPC; the path contains the model."""
+    not_grpc = {
         "name": "content-type",
         "string_match": {"prefix": "application/grpc"},
         "invert_match": True,
         "treat_missing_header_as_empty": True,
     }
-    match = {"prefix": "/", "headers": [is_other]}
+    match = {"prefix": "/", "headers": [not_grpc]}
     return [{"match": match, "route": {"cluster": "http", "timeout": _STREAM_SECONDS}}]
 
 
 def _grpc_route(match: Envoy, application: str | None = None) -> Envoy:
-    """The caller's own deadline holds; there is none of the gateway's."""
+    """Route without a timeout: the client's deadline applies. `application` overrides the metadata key."""
     route: Envoy = {"match": match, "route": {"cluster": "grpc", "timeout": "0s"}}
     if application:
         route["request_headers_to_add"] = [
@@ -112,7 +117,7 @@ def _grpc_route(match: Envoy, application: str | None = None) -> Envoy:
     return route
 
 
-def _tls(tls: Tls) -> Envoy:
+def _tls_context(tls: Tls) -> Envoy:
     context: Envoy = {
         "alpn_protocols": ["h2", "http/1.1"],
         "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
@@ -132,7 +137,7 @@ def _tls(tls: Tls) -> Envoy:
     }
 
 
-def _jwt(jwt: Jwt) -> Envoy:
+def _jwt_filter(jwt: Jwt) -> Envoy:
     provider = {
         "issuer": jwt.issuer,
         "audiences": [jwt.audience],
@@ -150,32 +155,34 @@ def _jwt(jwt: Jwt) -> Envoy:
     }
 
 
-def _rate(rate: Rate) -> Envoy:
+def _rate_limit_filter(rate: Rate) -> Envoy:
     bucket = {"max_tokens": rate.burst, "tokens_per_fill": rate.per_second, "fill_interval": "1s"}
-    everyone = {"max_tokens": 1_000_000, "tokens_per_fill": 1_000_000, "fill_interval": "1s"}
+    unlimited = {"max_tokens": 1_000_000, "tokens_per_fill": 1_000_000, "fill_interval": "1s"}
     always = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
     return {
         "name": "rate",
         "typed_config": {
             "@type": f"{_FILTERS}.local_ratelimit.v3.LocalRateLimit",
             "stat_prefix": "rate",
-            "token_bucket": everyone,
+            "token_bucket": unlimited,
             "filter_enabled": always,
             "filter_enforced": always,
             "rate_limited_as_resource_exhausted": True,
             "rate_limits": [{"actions": [{"remote_address": {}}]}],
-            "descriptors": [{"entries": [{"key": "remote_address"}], "token_bucket": bucket}],  # each has its own
+            "descriptors": [
+                {"entries": [{"key": "remote_address"}], "token_bucket": bucket}
+            ],  # one bucket per client address
         },
     }
 
 
 def _cluster(name: str, upstream: Upstream, port: int, protocol: Envoy) -> Envoy:
-    """A Service's address stays when pods behind it change: only new connections find the new ones."""
+    """Upstream with limited connection age: only new connections to a Kubernetes Service reach new pods."""
     return {
         "name": name,
         "type": "STRICT_DNS",
         "connect_timeout": "5s",
-        "circuit_breakers": {"thresholds": [dict.fromkeys(_LIMITS, _NO_LIMIT)]},
+        "circuit_breakers": {"thresholds": [dict.fromkeys(_CIRCUIT_BREAKER_LIMITS, _UNLIMITED)]},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_TYPES}.upstreams.http.v3.HttpProtocolOptions",

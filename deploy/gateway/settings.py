@@ -1,4 +1,4 @@
-"""What a gateway is told: gateway.yaml of an overlay, or a test."""
+"""Schema of gateway.yaml, the gateway settings of an overlay."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-SECRETS = "/etc/headwaiter"  # where the pods have certificates and keys
+SECRETS = "/etc/headwaiter"  # mount point of certificates and keys in the pods
 
 
 class GatewayError(Exception):
-    """gateway.yaml cannot be used; the message says where it is wrong."""
+    """gateway.yaml is invalid; the message names the key."""
 
 
 class _Section(BaseModel):
@@ -23,18 +23,18 @@ class _Section(BaseModel):
 class Tls(_Section):
     certificate: str = f"{SECRETS}/tls/tls.crt"
     key: str = f"{SECRETS}/tls/tls.key"
-    clients: str | None = None  # certificates of those who may sign a client's; with it every client needs one
+    clients: str | None = None  # CA certificates; if set, clients must present a certificate
 
 
 class Jwt(_Section):
     issuer: str
     audience: str
-    keys: str = f"{SECRETS}/jwks/jwks.json"  # the issuer's public keys
-    header: str = "authorization"  # another one where the service asks for API keys too
+    keys: str = f"{SECRETS}/jwks/jwks.json"  # JWKS file with the issuer's public keys
+    header: str = "authorization"  # set another one if the service also requires API keys
 
 
 class Rate(_Section):
-    """Of one client address."""
+    """Request rate limit per client address and gateway pod."""
 
     per_second: int = Field(default=100, ge=1)
     burst: int = Field(default=200, ge=1)
@@ -44,7 +44,7 @@ class Upstream(_Section):
     host: str = "headwaiter"
     grpc: Port = 9000
     http: Port = 8000
-    connection_seconds: int = Field(default=30, ge=1)  # then another; calls under way on it end there
+    connection_seconds: int = Field(default=30, ge=1)  # maximum age; in-flight requests finish
 
 
 class Gateway(_Section):
@@ -56,12 +56,12 @@ class Gateway(_Section):
     rate: Rate = Rate()
 
 
-def load(file: Path) -> Gateway:
+def load_config(file: Path) -> Gateway:
     try:
         return Gateway.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
     except (OSError, yaml.YAMLError) as error:
         raise GatewayError(f"{file} cannot be read ({error}).") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise GatewayError(f"{file}: {place}: {first['msg']}.") from error
+        key = ".".join(str(step) for step in first["loc"])
+        raise GatewayError(f"{file}: {key}: {first['msg']}.") from error

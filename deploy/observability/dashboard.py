@@ -1,4 +1,4 @@
-"""`python -m deploy.observability.dashboard` writes dashboard.json for Grafana from the table of panels below."""
+"""`python -m deploy.observability.dashboard`: write the Grafana dashboard dashboard.json from the panels below."""
 
 from __future__ import annotations
 
@@ -9,181 +9,181 @@ from typing import Any, Literal
 
 FILE = Path(__file__).with_name("dashboard.json")
 Unit = Literal["reqps", "s", "percentunit", "short", "cps"]
-_COLUMNS, _PER_LINE, _HEIGHT = 24, 3, 8
-_WIDTH = _COLUMNS // _PER_LINE
-_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-_THESE = '{model=~"$model"}'
+_COLUMNS, _PANELS_PER_ROW, _HEIGHT = 24, 3, 8
+_WIDTH = _COLUMNS // _PANELS_PER_ROW
+_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_SELECTED_MODELS = '{model=~"$model"}'
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
     title: str
     unit: Unit
-    curves: dict[str, str]
-    """By legend, in which Grafana puts labels in double braces."""
-    says: str
+    queries: dict[str, str]
+    """PromQL expressions by legend; Grafana replaces `{{label}}` in legends."""
+    description: str
 
 
-def _rate(metric: str, by: str = "model", where: str = _THESE) -> str:
+def _rate(metric: str, by: str = "model", where: str = _SELECTED_MODELS) -> str:
     return f"sum by ({by}) (rate(headwaiter_{metric}{where}[$__rate_interval]))"
 
 
 def _sum(metric: str) -> str:
-    return f"sum by (model) (headwaiter_{metric}{_THESE})"
+    return f"sum by (model) (headwaiter_{metric}{_SELECTED_MODELS})"
 
 
-def _largest(metric: str) -> str:
-    return f"max by (model) (headwaiter_{metric}{_THESE})"
+def _max(metric: str) -> str:
+    return f"max by (model) (headwaiter_{metric}{_SELECTED_MODELS})"
 
 
-def _quantile(q: float, metric: str, by: str = "model", where: str = _THESE) -> str:
+def _quantile(q: float, metric: str, by: str = "model", where: str = _SELECTED_MODELS) -> str:
     return f"histogram_quantile({q}, {_rate(f'{metric}_bucket', f'{by}, le', where)})"
 
 
-def _with(condition: str) -> str:
+def _matchers(condition: str) -> str:
     return f'{{model=~"$model", {condition}}}'
 
 
-_EACH = "{{model}}"
-BOARD: dict[str, list[Panel]] = {
+_MODEL_LEGEND = "{{model}}"
+DASHBOARD_ROWS: dict[str, list[Panel]] = {
     "Requests": [
         Panel(
             "Requests",
             "reqps",
             {"{{model}} {{method}}": _rate("requests_total", "model, method")},
-            "Answered, whatever the answer was.",
+            "Completed requests per second, successful or not.",
         ),
         Panel(
             "Errors",
             "percentunit",
             {
-                "{{model}} {{code}}": _rate("requests_total", "model, code", _with('code!="OK"'))
+                "{{model}} {{code}}": _rate("requests_total", "model, code", _matchers('code!="OK"'))
                 + " / on (model) group_left "
                 + _rate("requests_total")
             },
-            "Share of requests that did not end with OK, by how they ended.",
+            "Fraction of requests by status code other than OK.",
         ),
         Panel(
-            "Refused",
+            "Rejected requests",
             "reqps",
-            {_EACH: _rate("requests_total", where=_with('code="RESOURCE_EXHAUSTED"'))},
-            "The wait would have been longer than limits.wait_ms, or all episodes were taken.",
+            {_MODEL_LEGEND: _rate("requests_total", where=_matchers('code="RESOURCE_EXHAUSTED"'))},
+            "Rejected because the estimated wait exceeds limits.max_queue_wait_ms or no slot is free for an episode.",
         ),
     ],
     "Latency": [
         Panel(
             "Latency",
             "s",
-            {f"{_EACH} p{round(100 * q)}": _quantile(q, "request_seconds") for q in (0.5, 0.95, 0.99)},
-            "From a request's arrival at its replica to its end.",
+            {f"{_MODEL_LEGEND} p{round(100 * q)}": _quantile(q, "request_duration_seconds") for q in (0.5, 0.95, 0.99)},
+            "Time from the arrival of a request at the replica to its end.",
         ),
         Panel(
             "Latency by stage, p95",
             "s",
-            {"{{model}} {{stage}}": _quantile(0.95, "stage_seconds", "model, stage")},
-            "Waiting in line, preparing the input, running the model.",
+            {"{{model}} {{stage}}": _quantile(0.95, "request_stage_duration_seconds", "model, stage")},
+            "Queueing, preprocessing, and running the model.",
         ),
         Panel(
-            "Streams, p95",
+            "Streaming latency, p95",
             "s",
             {
-                "{{model}} first piece": _quantile(0.95, "first_token_seconds"),
-                "{{model}} between pieces": _quantile(0.95, "between_tokens_seconds"),
+                "{{model}} time to first token": _quantile(0.95, "time_to_first_token_seconds"),
+                "{{model}} inter-token latency": _quantile(0.95, "inter_token_latency_seconds"),
             },
-            "How long a reader waits for the first piece, and from one piece to the next.",
+            "Time to the first chunk of a stream, and between consecutive chunks.",
         ),
     ],
-    "Work": [
+    "Throughput": [
         Panel(
             "Tokens",
             "cps",
-            {"{{model}} in": _rate("input_tokens_total"), "{{model}} out": _rate("output_tokens_total")},
-            "Read and written for answered requests, a second.",
+            {"{{model}} input": _rate("input_tokens_total"), "{{model}} output": _rate("output_tokens_total")},
+            "Input and generated tokens of successful requests per second.",
         ),
         Panel(
             "Images and episodes",
             "short",
-            {"{{model}} images/s": _rate("images_total"), "{{model}} episodes open": _sum("episodes_open")},
-            "Images read or made; episodes that hold a row.",
+            {"{{model}} images/s": _rate("images_total"), "{{model}} open episodes": _sum("episodes_open")},
+            "Input and generated images per second; open policy episodes.",
         ),
         Panel(
-            "Rows a step",
+            "Batch size",
             "short",
-            {_EACH: f"{_rate('row_steps_total')} / {_rate('steps_total')}"},
-            "How many rows run together: the more, the cheaper each.",
+            {_MODEL_LEGEND: f"{_rate('engine_slot_steps_total')} / {_rate('engine_steps_total')}"},
+            "Mean number of slots per engine step.",
         ),
     ],
     "Saturation": [
         Panel(
-            "Rows in use",
+            "Slots in use",
             "percentunit",
-            {_EACH: f"{_sum('rows_in_use')} / ({_sum('rows')} > 0)"},
-            "Of those that all replicas have: what autoscaling holds at `target`. Models without rows are not here.",
+            {_MODEL_LEGEND: f"{_sum('slots_in_use')} / ({_sum('slots')} > 0)"},
+            "Fraction over all replicas; autoscaling keeps it at `target`. Single-pass models have no slots.",
         ),
         Panel(
-            "Engine at work",
+            "Engine time",
             "short",
             {
-                "{{model}} reading": _rate("engine_encode_seconds_total"),
-                "{{model}} writing": _rate("engine_decode_seconds_total"),
+                "{{model}} encoding": _rate("engine_encode_seconds_total"),
+                "{{model}} decoding": _rate("engine_decode_seconds_total"),
             },
-            "Seconds a second, over all replicas and their threads.",
+            "Busy seconds per second, summed over all replicas and workers.",
         ),
         Panel(
             "Padding",
             "percentunit",
-            {_EACH: f"{_rate('padding_places_total')} / {_rate('places_total')}"},
-            "Share of batched places that were only filled up.",
+            {_MODEL_LEGEND: f"{_rate('batch_padding_elements_total')} / {_rate('batch_elements_total')}"},
+            "Fraction of batched input elements that are padding.",
         ),
         Panel(
-            "Line",
+            "Queue depth",
             "short",
-            {_EACH: _sum("queue_waiting")},
-            "Jobs that wait for an engine.",
+            {_MODEL_LEGEND: _sum("queue_depth")},
+            "Jobs in the queue.",
         ),
         Panel(
-            "Wait of a newcomer",
+            "Estimated wait",
             "s",
-            {_EACH: _largest("estimated_wait_seconds")},
-            "As the replicas estimate it; the longest. Beyond limits.wait_ms they refuse.",
+            {_MODEL_LEGEND: _max("estimated_wait_seconds")},
+            "Queueing delay of a new request, maximum over replicas. Above limits.max_queue_wait_ms it is rejected.",
         ),
         Panel(
-            "Given up",
+            "Cancelled and failed jobs",
             "cps",
             {
-                "{{model}} cancelled or late": _rate("cancelled_total"),
-                "{{model}} failed in the runtime": _rate("engine_failures_total"),
+                "{{model}} cancelled": _rate("engine_jobs_cancelled_total"),
+                "{{model}} failed": _rate("engine_jobs_failed_total"),
             },
-            "Jobs that nobody waited for any more; jobs that the runtime failed at.",
+            "Jobs cancelled by a disconnect or a deadline, and jobs that failed in the inference runtime.",
         ),
     ],
     "Replicas": [
         Panel(
             "Replicas",
             "short",
-            {"{{model}} ready": _sum("ready"), "{{model}} wanted": _largest("replicas_wanted")},
-            "Loaded and warmed up, and how many Serve means to have.",
+            {"{{model}} ready": _sum("replicas_ready"), "{{model}} desired": _max("replicas_desired")},
+            "Replicas that are loaded and warmed up, and the target number.",
         ),
         Panel(
             "Versions",
             "short",
             {
                 "{{model}} {{version}} {{precision}} {{device}}": (
-                    f"count by (model, version, precision, device) (headwaiter_model_info{_THESE})"
+                    f"count by (model, version, precision, device) (headwaiter_model_info{_SELECTED_MODELS})"
                 )
             },
-            "Nodes that serve each version: two while a model is being updated.",
+            "Nodes serving each version; two versions during an update.",
         ),
         Panel(
             "Jobs",
             "cps",
             {
-                "{{model}} taken": _rate("engine_accepted_total"),
-                "{{model}} finished": _rate("engine_finished_total"),
-                "{{model}} refused": _rate("refused_total"),
-                "{{model}} waiting time, s/s": _rate("engine_queue_seconds_total"),
+                "{{model}} accepted": _rate("engine_jobs_accepted_total"),
+                "{{model}} finished": _rate("engine_jobs_finished_total"),
+                "{{model}} rejected": _rate("requests_rejected_total"),
+                "{{model}} queue time, s/s": _rate("engine_queue_seconds_total"),
             },
-            "What the engines took, finished and refused; a request may be several jobs.",
+            "Jobs accepted, finished and rejected by the engines; a request may consist of several jobs.",
         ),
     ],
 }
@@ -199,18 +199,18 @@ def dashboard() -> dict[str, Any]:
         "refresh": "10s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
-        "templating": {"list": [_SOURCES, _MODELS]},
+        "templating": {"list": [_DATASOURCE_VARIABLE, _MODEL_VARIABLE]},
         "panels": _panels(),
     }
 
 
-_SOURCES = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
-_MODELS = {
+_DATASOURCE_VARIABLE = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
+_MODEL_VARIABLE = {
     "name": "model",
     "type": "query",
     "label": "Model",
-    "datasource": _SOURCE,
-    "query": "label_values(headwaiter_replicas_wanted, model)",
+    "datasource": _DATASOURCE,
+    "query": "label_values(headwaiter_replicas_desired, model)",
     "refresh": 2,
     "multi": True,
     "includeAll": True,
@@ -219,30 +219,30 @@ _MODELS = {
 
 
 def _panels() -> list[dict[str, Any]]:
-    placed: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     top = 0
-    for title, panels in BOARD.items():
-        placed.append(
+    for title, panels in DASHBOARD_ROWS.items():
+        result.append(
             {"type": "row", "title": title, "gridPos": {"x": 0, "y": top, "w": _COLUMNS, "h": 1}, "panels": []}
         )
         for index, panel in enumerate(panels):
-            line, column = divmod(index, _PER_LINE)
-            place = {"x": column * _WIDTH, "y": top + 1 + line * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
-            placed.append(_curves(panel) | {"gridPos": place})
-        top += 1 + _HEIGHT * -(-len(panels) // _PER_LINE)
-    return [{"id": number, **panel} for number, panel in enumerate(placed, 1)]
+            row, column = divmod(index, _PANELS_PER_ROW)
+            position = {"x": column * _WIDTH, "y": top + 1 + row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
+            result.append(_panel_json(panel) | {"gridPos": position})
+        top += 1 + _HEIGHT * -(-len(panels) // _PANELS_PER_ROW)
+    return [{"id": number, **panel} for number, panel in enumerate(result, 1)]
 
 
-def _curves(panel: Panel) -> dict[str, Any]:
+def _panel_json(panel: Panel) -> dict[str, Any]:
     targets = [
-        {"refId": chr(ord("A") + index), "datasource": _SOURCE, "expr": expression, "legendFormat": legend}
-        for index, (legend, expression) in enumerate(panel.curves.items())
+        {"refId": chr(ord("A") + index), "datasource": _DATASOURCE, "expr": expression, "legendFormat": legend}
+        for index, (legend, expression) in enumerate(panel.queries.items())
     ]
     return {
         "type": "timeseries",
         "title": panel.title,
-        "description": panel.says,
-        "datasource": _SOURCE,
+        "description": panel.description,
+        "datasource": _DATASOURCE,
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": targets,

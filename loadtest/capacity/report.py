@@ -1,4 +1,4 @@
-"""A plan for whoever pays: replicas, cost, and what a day would be like."""
+"""Capacity plan as console tables, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -12,156 +12,185 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.capacity.curve import Compared, Measured, simulated
-from loadtest.capacity.day import Day, Settings, Traffic
-from loadtest.capacity.need import HOURS_OF_A_MONTH, Need
-from loadtest.capacity.replica import Pace
-from loadtest.paper import BAD, page, paragraph, plots, shown, table
+from loadtest.capacity.fleet_simulation import DayResult, FleetSettings, Traffic
+from loadtest.capacity.latency_curve import MeasuredCurve, PointComparison, simulated
+from loadtest.capacity.replica_simulation import ReplicaProfile
+from loadtest.capacity.sizing import HOURS_PER_MONTH, FleetSize
+from loadtest.html_report import BAD, format_value, paragraph, plots, render_page, table
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    measured: Measured
-    pace: Pace
-    compared: Sequence[Compared]
+class CapacityPlan:
+    measured: MeasuredCurve
+    profile: ReplicaProfile
+    comparisons: Sequence[PointComparison]
     agreement: str
-    average: Need
-    peak: Need
+    average: FleetSize
+    peak: FleetSize
     traffic: Traffic
-    settings: Settings
-    days: Sequence[Day]
+    settings: FleetSettings
+    days: Sequence[DayResult]
     price: float | None
 
     @property
-    def sentence(self) -> str:
-        need = self.average
-        cost = "" if need.cost is None else f", {need.cost:,.0f} a month"
+    def summary(self) -> str:
+        size = self.average
+        cost = "" if size.cost is None else f" ({size.cost:,.0f} per month)"
         return (
-            f"One replica carries {need.one_carries:.3g} calls a second with p95 within "
-            f"{1e3 * self.settings.objective:g} ms; {need.rate:g} a second need {need.replicas} replicas{cost}, "
-            f"the peak of {self.peak.rate:.4g} needs {self.peak.replicas}."
+            f"One replica sustains {size.rate_per_replica:.3g} requests/s with p95 within "
+            f"{1e3 * self.settings.objective:g} ms; {size.rate:g} requests/s require {size.replicas} replicas{cost}, "
+            f"the peak of {self.peak.rate:.4g} requests/s requires {self.peak.replicas}."
         )
 
 
-Content = tuple[str, Sequence[str], list[tuple[Any, ...]]]
-"""Of a table: title, heads, rows."""
+TableContent = tuple[str, Sequence[str], list[tuple[Any, ...]]]
+"""A table: title, column heads, rows."""
 
 
-def tables(findings: Findings) -> list[Table]:
-    drawn = []
-    for title, heads, rows in (_needs(findings), _compared(findings), _days(findings)):
-        drawn.append(Table(box=SIMPLE_HEAD, title=title, title_justify="left"))
+def tables(plan: CapacityPlan) -> list[Table]:
+    result = []
+    for title, heads, rows in (_fleet_sizes(plan), _comparisons(plan), _days(plan)):
+        result.append(Table(box=SIMPLE_HEAD, title=title, title_justify="left"))
         for index, head in enumerate(heads):
-            drawn[-1].add_column(head, justify="right" if index else "left", min_width=20 if index == 0 else None)
+            result[-1].add_column(head, justify="right" if index else "left", min_width=20 if index == 0 else None)
         for row in rows:
-            drawn[-1].add_row(*map(shown, row))
-    return drawn
+            result[-1].add_row(*map(format_value, row))
+    return result
 
 
-def write_json(findings: Findings, file: Path) -> None:
-    days = [{name: value for name, value in asdict(day).items() if name != "minutes"} for day in findings.days]
+def write_json(plan: CapacityPlan, file: Path) -> None:
+    days = [{name: value for name, value in asdict(day).items() if name != "minutes"} for day in plan.days]
     content = {
-        "models": findings.measured.models,
-        "sentence": findings.sentence,
-        "agreement": findings.agreement,
-        "pace": asdict(findings.pace),
-        "average": asdict(findings.average),
-        "peak": asdict(findings.peak),
-        "compared": [asdict(each) for each in findings.compared],
-        "traffic": asdict(findings.traffic),
-        "settings": asdict(findings.settings),
+        "models": plan.measured.models,
+        "summary": plan.summary,
+        "agreement": plan.agreement,
+        "profile": asdict(plan.profile),
+        "average": asdict(plan.average),
+        "peak": asdict(plan.peak),
+        "comparisons": [asdict(comparison) for comparison in plan.comparisons],
+        "traffic": asdict(plan.traffic),
+        "settings": asdict(plan.settings),
         "days": days,
     }
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_html(findings: Findings, file: Path) -> None:
-    drawings = {"One replica: measured and simulated": partial(_draw_curve, findings=findings)}
-    for day in findings.days:
+def write_html(plan: CapacityPlan, file: Path) -> None:
+    drawings = {"One replica: measured and simulated": partial(_draw_curve, plan=plan)}
+    for day in plan.days:
         drawings[day.policy] = partial(_draw_day, day=day)
-        drawings[f"{day.policy}: p95"] = partial(_draw_delay, day=day, objective=findings.settings.objective)
-    body = [plots(drawings), *(table(*each) for each in (_needs(findings), _compared(findings), _days(findings)))]
-    body.append(paragraph("How well the simulation agrees", findings.agreement))
-    title = f"Capacity: {findings.traffic.mean:g} calls a second of {', '.join(findings.measured.models)}"
-    file.write_text(page(title, _settings(findings), findings.sentence, body, good=True), encoding="utf-8")
+        drawings[f"{day.policy}: p95"] = partial(_draw_delay, day=day, objective=plan.settings.objective)
+    body = [plots(drawings), *(table(*content) for content in (_fleet_sizes(plan), _comparisons(plan), _days(plan)))]
+    body.append(paragraph("Accuracy of the simulation", plan.agreement))
+    title = f"Capacity: {plan.traffic.mean:g} requests/s for {', '.join(plan.measured.models)}"
+    file.write_text(render_page(title, _settings(plan), plan.summary, body, good=True), encoding="utf-8")
 
 
-def _settings(findings: Findings) -> str:
-    pace, settings, traffic = findings.pace, findings.settings, findings.traffic
+def _settings(plan: CapacityPlan) -> str:
+    profile, settings, traffic = plan.profile, plan.settings, plan.traffic
     return (
-        f"a replica: {pace.rows} rows, {1e3 * pace.alone:.0f} ms for a call alone, {100 * pace.crowding:.1f} % longer "
-        f"for each other; a day: ± {100 * traffic.swing:g} %, {traffic.bursts} bursts × {traffic.burst_times:g} of "
-        f"{traffic.burst_seconds:g} s; {settings.cold_start:g} s until a new replica answers"
+        f"replica: {profile.slots} slots, {1e3 * profile.base_seconds:.0f} ms per request when idle, "
+        f"{100 * profile.contention:.1f} % longer per concurrent request; "
+        f"day: ± {100 * traffic.daily_amplitude:g} %, {traffic.bursts} bursts × {traffic.burst_factor:g} of "
+        f"{traffic.burst_seconds:g} s; cold start: {settings.cold_start:g} s"
     )
 
 
-def _needs(findings: Findings) -> Content:
-    heads = ("fixed number of replicas", "calls/s", "one carries", "replicas", "used", "replica hours a month", "cost")
+def _fleet_sizes(plan: CapacityPlan) -> TableContent:
+    heads = (
+        "fixed fleet",
+        "requests/s",
+        "per replica",
+        "replicas",
+        "utilisation",
+        "replica hours per month",
+        "cost per month",
+    )
     rows = [
-        (name, need.rate, need.one_carries, need.replicas, need.used, need.replica_hours, need.cost)
-        for name, need in (("for the average", findings.average), ("for the peak", findings.peak))
+        (name, size.rate, size.rate_per_replica, size.replicas, size.utilisation, size.replica_hours, size.cost)
+        for name, size in (("for the average", plan.average), ("for the peak", plan.peak))
     ]
     return "Replicas", heads, rows
 
 
-def _compared(findings: Findings) -> Content:
-    heads = ("calls/s", "p50 measured ms", "simulated", "p95 measured ms", "simulated", "refused", "simulated", "use")
+def _comparisons(plan: CapacityPlan) -> TableContent:
+    heads = (
+        "requests/s",
+        "p50 measured ms",
+        "simulated",
+        "p95 measured ms",
+        "simulated",
+        "rejected",
+        "simulated",
+        "use",
+    )
     rows = [
         (
-            each.rate,
-            *(1e3 * each.measured.p50, 1e3 * each.simulated.p50, 1e3 * each.measured.p95, 1e3 * each.simulated.p95),
-            *(each.measured.refused, each.simulated.refused, "fitted" if each.fitted else "compared"),
+            comparison.rate,
+            *(
+                1e3 * comparison.measured.p50,
+                1e3 * comparison.simulated.p50,
+                1e3 * comparison.measured.p95,
+                1e3 * comparison.simulated.p95,
+            ),
+            *(
+                comparison.measured.rejected,
+                comparison.simulated.rejected,
+                "fitted" if comparison.fitted else "compared",
+            ),
         )
-        for each in findings.compared
+        for comparison in plan.comparisons
     ]
     return "One replica", heads, rows
 
 
-def _days(findings: Findings) -> Content:
-    heads: tuple[str, ...] = ("policy", "p50 s", "p95", "p99", "worst minute", "late or refused %")
-    heads += ("replica hours", "most", "rows used %", "cost a month")
+def _days(plan: CapacityPlan) -> TableContent:
+    heads: tuple[str, ...] = ("policy", "p50 s", "p95", "p99", "worst minute", "late or rejected %")
+    heads += ("replica hours", "peak replicas", "utilisation %", "cost per month")
     rows = []
-    for day in findings.days:
-        hours = day.replica_hours * 24 / findings.traffic.hours
-        cost = None if findings.price is None else findings.price * hours * HOURS_OF_A_MONTH / 24
-        numbers = (day.p50, day.p95, day.p99, day.worst_minute, 100 * day.beyond)
-        rows.append((day.policy, *numbers, day.replica_hours, day.most_replicas, 100 * day.used, cost))
-    return "A day that scales itself", heads, rows
+    for day in plan.days:
+        hours = day.replica_hours * 24 / plan.traffic.hours
+        cost = None if plan.price is None else plan.price * hours * HOURS_PER_MONTH / 24
+        numbers = (day.p50, day.p95, day.p99, day.worst_minute, 100 * day.late_or_rejected)
+        rows.append((day.policy, *numbers, day.replica_hours, day.peak_replicas, 100 * day.utilisation, cost))
+    return "Simulated day with autoscaling", heads, rows
 
 
-def _draw_curve(axes: Any, findings: Findings) -> None:
-    rates = [each.rate for each in findings.compared]
+def _draw_curve(axes: Any, plan: CapacityPlan) -> None:
+    rates = [point.rate for point in plan.comparisons]
     steps = [rates[0] + (rates[-1] - rates[0]) * index / 24 for index in range(25)]
-    lines = [simulated(findings.pace, rate, findings.compared[0].measured.seconds) for rate in steps]
+    curve = [simulated(plan.profile, rate, plan.comparisons[0].measured.seconds) for rate in steps]
     for name, colour in (("p50", "#2fb59f"), ("p95", "#0b6e63")):
-        axes.plot(steps, [1e3 * getattr(each, name) for each in lines], color=colour, label=f"{name} simulated")
+        axes.plot(steps, [1e3 * getattr(point, name) for point in curve], color=colour, label=f"{name} simulated")
         for fitted, mark in ((True, "o"), (False, "^")):
-            chosen = [each for each in findings.compared if each.fitted is fitted]
-            values = [1e3 * getattr(each.measured, name) for each in chosen]
+            selected = [point for point in plan.comparisons if point.fitted is fitted]
+            values = [1e3 * getattr(point.measured, name) for point in selected]
             label = f"{name} measured, {'fitted' if fitted else 'compared'}"
-            axes.plot([each.rate for each in chosen], values, mark, color=colour, label=label, markersize=5)
+            axes.plot([point.rate for point in selected], values, mark, color=colour, label=label, markersize=5)
     axes.set_yscale("log")
-    axes.set_xlabel("calls a second")
+    axes.set_xlabel("requests/s")
     axes.set_ylabel("ms")
 
 
-def _draw_day(axes: Any, day: Day) -> None:
-    hours = [each.minute / 60 for each in day.minutes]
-    axes.plot(hours, [each.offered for each in day.minutes], color="#9aa0a6", label="calls a second", linewidth=1)
+def _draw_day(axes: Any, day: DayResult) -> None:
+    hours = [minute.minute / 60 for minute in day.minutes]
+    axes.plot(hours, [minute.offered for minute in day.minutes], color="#9aa0a6", label="requests/s", linewidth=1)
     axes.set_xlabel("hours")
-    axes.set_ylabel("calls a second")
-    other = axes.twinx()
-    other.step(hours, [each.replicas for each in day.minutes], color="#0b6e63", linewidth=1)
-    other.set_ylabel("replicas", color="#0b6e63")
-    other.set_ylim(bottom=0)
-    other.spines[["top"]].set_visible(False)
+    axes.set_ylabel("requests/s")
+    replica_axes = axes.twinx()
+    replica_axes.step(hours, [minute.replicas for minute in day.minutes], color="#0b6e63", linewidth=1)
+    replica_axes.set_ylabel("replicas", color="#0b6e63")
+    replica_axes.set_ylim(bottom=0)
+    replica_axes.spines[["top"]].set_visible(False)
     axes.set_ylim(bottom=0)
 
 
-def _draw_delay(axes: Any, day: Day, objective: float) -> None:
-    known = [each for each in day.minutes if each.p95 is not None]
-    axes.plot([each.minute / 60 for each in known], [each.p95 for each in known], color="#0b6e63", linewidth=1)
+def _draw_delay(axes: Any, day: DayResult, objective: float) -> None:
+    minutes = [minute for minute in day.minutes if minute.p95 is not None]
+    axes.plot(
+        [minute.minute / 60 for minute in minutes], [minute.p95 for minute in minutes], color="#0b6e63", linewidth=1
+    )
     axes.axhline(objective, color=BAD, linestyle="--", linewidth=1, label="objective")
     axes.set_xlabel("hours")
-    axes.set_ylabel("p95 of each minute, s")
+    axes.set_ylabel("p95 per minute, s")
     axes.set_yscale("log")

@@ -1,4 +1,4 @@
-"""One entrant with one model: alone, at saturation, the rate at a given p99, and the latency at 80 % of that."""
+"""Measures one server with one model: one client, saturation, the highest rate within p99, latency at 80 % of it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from urllib.parse import urlsplit
 import gevent
 from geventhttpclient import HTTPClient
 
-from loadtest.peers.entrants import DIALECTS, LABELS, Entrant, Running, answer_of
-from loadtest.peers.weights import Subject
-from loadtest.senders import pictures
+from headwaiter.client import operations
+from loadtest.overhead.request_senders import sample_jpegs
+from loadtest.peers.benchmark_models import BenchmarkModel
+from loadtest.peers.servers import LABELS, PROTOCOLS, BenchmarkServer, RunningServer, parse_answer
 from loadtest.sentences import sentences
-from loadtest.traffic.crowd import Crowd
-from loadtest.traffic.guests import Order
-from loadtest.traffic.samples import Sample, latencies, tally
-from loadtest.traffic.ways import TIMEOUT, Grpc, Outcome, Patience
-from service.client import verbs
+from loadtest.traffic.open_loop import OpenLoopDriver
+from loadtest.traffic.request_generators import LoadRequest
+from loadtest.traffic.samples import Sample, call_counts, latencies
+from loadtest.traffic.transports import TIMEOUT, CallResult, CancelAfter, GrpcTransport
 
 _SENTENCES = 256
-_CHECKED = 8  # answers
+_CHECKED = 8  # answers compared between servers
 _CALLERS = 32  # at saturation
-_FIRST = 0.7  # of the rate at saturation: where the search begins
-_GROWTH, _MOST_STEPS, _HALVINGS = 1.3, 6, 2
-_ERRORS = 0.01
-_FEWEST_CALLS, _LONGEST = 100, 20.0  # of a rate that is tried, and seconds: fewer calls have no p99
-_USUAL = 0.8  # of what it carries
+_INITIAL_RATE = 0.7  # first rate of the search, relative to saturation
+_GROWTH, _MAX_STEPS, _HALVINGS = 1.3, 6, 2
+_MAX_ERRORS = 0.01
+_MIN_CALLS, _MAX_SECONDS = 100, 20.0  # per rate; a p99 needs about 100 requests
+_LATENCY_LOAD = 0.8  # of the capacity
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """To a server that is asked in JSON."""
+class PeerRequest:
+    """A request to a server with a JSON interface."""
 
     model: str
     content: str
@@ -44,42 +44,42 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    entrant: str
+class ServerMeasurement:
+    server: str
     round: int
-    started_seconds: float
+    startup_seconds: float
     memory_mb: float
-    alone_p50_ms: float
-    alone_p95_ms: float
+    single_client_p50_ms: float
+    single_client_p95_ms: float
     saturated_rate: float
-    rate: float  # answered a second at the highest with p99 within the limit
-    usual_p95_ms: float | None  # at 80 % of that
-    usual_p99_ms: float | None
+    rate: float  # answered per second at the highest rate with p99 within the limit
+    p95_at_80_percent_ms: float | None  # at 80 % of that rate
+    p99_at_80_percent_ms: float | None
     answers: list[str]
 
 
-class Json:
-    """A way to any server that takes JSON."""
+class JsonTransport:
+    """Transport to any server with a JSON interface."""
 
-    def __init__(self, address: str, dialect: str, subject: Subject) -> None:
-        place = urlsplit(address)
-        self.name, self._dialect, self._subject = dialect, dialect, subject
+    def __init__(self, address: str, protocol: str, benchmark_model: BenchmarkModel) -> None:
+        parts = urlsplit(address)
+        self.name, self._protocol, self._benchmark_model = protocol, protocol, benchmark_model
         self._http = HTTPClient(
-            place.hostname or "", place.port, concurrency=4096, network_timeout=TIMEOUT, block_size=1 << 16
+            parts.hostname or "", parts.port, concurrency=4096, network_timeout=TIMEOUT, block_size=1 << 16
         )
 
-    def send(self, order: Question, patience: Patience | None = None) -> Outcome:  # noqa: ARG002
+    def send(self, request: PeerRequest, cancel_after: CancelAfter | None = None) -> CallResult:  # noqa: ARG002
         try:
-            self.ask(order.content)
+            self.predict(request.content)
         except (OSError, ValueError, KeyError) as error:
-            return Outcome("UNAVAILABLE", str(error))
-        return Outcome()
+            return CallResult("UNAVAILABLE", str(error))
+        return CallResult()
 
-    def ask(self, content: str) -> str:
-        path, body = DIALECTS[self._dialect](self._subject, content)
+    def predict(self, content: str) -> str:
+        path, body = PROTOCOLS[self._protocol](self._benchmark_model, content)
         response = self._http.request("POST", path, body, {"content-type": "application/json"})
         try:
-            return answer_of(self._dialect, json.loads(response.read()))
+            return parse_answer(self._protocol, json.loads(response.read()))
         finally:
             response.release()
 
@@ -87,146 +87,162 @@ class Json:
         self._http.close()
 
 
-class Questions:
-    """The same for everyone, over and over."""
+class RequestCycle:
+    """Repeats a fixed list of requests, the same for all servers."""
 
     def __init__(self, make: Callable[[str], Any], contents: Sequence[str]) -> None:
-        self._turns = itertools.cycle([make(content) for content in contents])
+        self._requests = itertools.cycle([make(content) for content in contents])
 
-    def order(self, way: str) -> Any:  # noqa: ARG002
-        return next(self._turns)
+    def request(self, transport: str) -> Any:  # noqa: ARG002
+        return next(self._requests)
 
 
-def contents(subject: Subject) -> list[str]:
-    if subject.task == "translation":
+def contents(benchmark_model: BenchmarkModel) -> list[str]:
+    if benchmark_model.task == "translation":
         return sentences(_SENTENCES)
-    return [base64.b64encode(each).decode() for each in pictures()]
+    return [base64.b64encode(jpeg).decode() for jpeg in sample_jpegs()]
 
 
 def measure(
-    entrant: Entrant, subject: Subject, running: Running, index: int, seconds: float, tell: Callable[[str], None]
-) -> Measured:
-    bench = _Bench(entrant, subject, running)
-    tell("warm-up")
-    answers = bench.answers()
-    bench.closed(4, seconds / 4)
-    tell("one caller")
-    alone = latencies(bench.closed(1, seconds / 2))
-    tell("saturation")
-    samples = bench.closed(_CALLERS, seconds)
-    saturated = tally(samples).answered / max(each.due + each.seconds for each in samples)
-    seconds = max(seconds, min(_LONGEST, _FEWEST_CALLS / max(saturated, 1.0)))
-    rate = bench.carried(saturated, subject.limit_ms, seconds, tell)
-    tell(f"80 % of {rate:.3g} calls a second")
-    usual = latencies(bench.open(_USUAL * rate, seconds))
+    server: BenchmarkServer,
+    benchmark_model: BenchmarkModel,
+    running: RunningServer,
+    index: int,
+    seconds: float,
+    report_progress: Callable[[str], None],
+) -> ServerMeasurement:
+    benchmark = _ServerBenchmark(server, benchmark_model, running)
+    report_progress("warm-up")
+    answers = benchmark.answers()
+    benchmark.run_closed_loop(4, seconds / 4)
+    report_progress("one client")
+    single_client = latencies(benchmark.run_closed_loop(1, seconds / 2))
+    report_progress("saturation")
+    samples = benchmark.run_closed_loop(_CALLERS, seconds)
+    saturated = call_counts(samples).answered / max(sample.due + sample.seconds for sample in samples)
+    seconds = max(seconds, min(_MAX_SECONDS, _MIN_CALLS / max(saturated, 1.0)))
+    rate = benchmark.find_capacity(saturated, benchmark_model.p99_limit_ms, seconds, report_progress)
+    report_progress(f"80 % of {rate:.3g} requests/s")
+    loaded = latencies(benchmark.run_open_loop(_LATENCY_LOAD * rate, seconds))
     memory = running.memory_mb()
-    bench.close()
-    assert alone.p50 is not None
-    assert alone.p95 is not None
-    return Measured(
-        entrant=entrant.name,
+    benchmark.close()
+    assert single_client.p50 is not None
+    assert single_client.p95 is not None
+    return ServerMeasurement(
+        server=server.name,
         round=index,
-        started_seconds=running.started_seconds,
+        startup_seconds=running.startup_seconds,
         memory_mb=memory,
-        alone_p50_ms=alone.p50,
-        alone_p95_ms=alone.p95,
+        single_client_p50_ms=single_client.p50,
+        single_client_p95_ms=single_client.p95,
         saturated_rate=saturated,
         rate=rate,
-        usual_p95_ms=usual.p95,
-        usual_p99_ms=usual.p99,
+        p95_at_80_percent_ms=loaded.p95,
+        p99_at_80_percent_ms=loaded.p99,
         answers=answers,
     )
 
 
-class _Bench:
-    def __init__(self, entrant: Entrant, subject: Subject, running: Running) -> None:
-        self._contents, self._samples = contents(subject), list[Sample]()
-        self._way: Any
-        if entrant.dialect == "headwaiter grpc":
-            self._way = Grpc(running.address)
+class _ServerBenchmark:
+    def __init__(self, server: BenchmarkServer, benchmark_model: BenchmarkModel, running: RunningServer) -> None:
+        self._contents, self._samples = contents(benchmark_model), list[Sample]()
+        self._transport: Any
+        if server.protocol == "headwaiter grpc":
+            self._transport = GrpcTransport(running.address)
             self._json = None
         else:
-            self._way = self._json = Json(running.address, entrant.dialect, subject)
-        self._ask = self._asking(entrant, subject)
-        self._crowd = Crowd(Questions(self._ask, self._contents), [self._way], self._keep)
+            self._transport = self._json = JsonTransport(running.address, server.protocol, benchmark_model)
+        self._make_request = self._request_factory(server, benchmark_model)
+        self._driver = OpenLoopDriver(
+            RequestCycle(self._make_request, self._contents), [self._transport], self._record_sample
+        )
 
-    def _asking(self, entrant: Entrant, subject: Subject) -> Callable[[str], Any]:
-        if entrant.dialect != "headwaiter grpc":
-            return lambda content: Question(subject.name, content)
-        if subject.task == "translation":
-            return lambda content: Order(verbs.translate(subject.name, content, beams=1))
-        return lambda content: Order(verbs.classify(subject.name, image=base64.b64decode(content), top_k=LABELS))
+    def _request_factory(self, server: BenchmarkServer, benchmark_model: BenchmarkModel) -> Callable[[str], Any]:
+        if server.protocol != "headwaiter grpc":
+            return lambda content: PeerRequest(benchmark_model.name, content)
+        if benchmark_model.task == "translation":
+            return lambda content: LoadRequest(operations.translate(benchmark_model.name, content, num_beams=1))
+        return lambda content: LoadRequest(
+            operations.classify(benchmark_model.name, image=base64.b64decode(content), top_k=LABELS)
+        )
 
     def answers(self) -> list[str]:
         if self._json is not None:
-            return [self._json.ask(content) for content in self._contents[:_CHECKED]]
-        found = [self._way.ask(self._ask(content)) for content in self._contents[:_CHECKED]]
-        return [_told(each) for each in found]
+            return [self._json.predict(content) for content in self._contents[:_CHECKED]]
+        answers = [self._transport.execute(self._make_request(content)) for content in self._contents[:_CHECKED]]
+        return [_answer_text(answer) for answer in answers]
 
-    def closed(self, callers: int, seconds: float) -> list[Sample]:
+    def run_closed_loop(self, callers: int, seconds: float) -> list[Sample]:
         self._begin()
         end = time.perf_counter() + seconds
 
         def call() -> None:
             while time.perf_counter() < end:
-                self._crowd.serve_one()
+                self._driver.send_one()
 
         gevent.joinall([gevent.spawn(call) for _ in range(callers)], raise_error=True)
         return self._samples
 
-    def open(self, rate: float, seconds: float) -> list[Sample]:
+    def run_open_loop(self, rate: float, seconds: float) -> list[Sample]:
         self._begin()
-        self._crowd.arrive(lambda _: rate, seconds)
-        self._crowd.wait(2 * TIMEOUT)
+        self._driver.send_arrivals(lambda _: rate, seconds)
+        self._driver.wait(2 * TIMEOUT)
         return self._samples
 
-    def carried(self, saturated: float, limit_ms: float, seconds: float, tell: Callable[[str], None]) -> float:
-        """What was answered a second at the highest rate that held; 0 where none did."""
+    def find_capacity(
+        self, saturated: float, p99_limit_ms: float, seconds: float, report_progress: Callable[[str], None]
+    ) -> float:
+        """Return the answers per second at the highest rate within the limits; 0 if no rate is."""
         answered = {0.0: 0.0}
 
         def holds(rate: float) -> bool:
-            tell(f"{rate:.3g} calls a second")
-            samples = self.open(rate, seconds)
-            answered[rate] = min(rate, kept_up(samples, seconds))
+            report_progress(f"{rate:.3g} requests/s")
+            samples = self.run_open_loop(rate, seconds)
+            answered[rate] = min(rate, sustained_rate(samples, seconds))
             p99 = latencies(samples).p99
-            return p99 is not None and p99 <= limit_ms and tally(samples).errors <= _ERRORS
+            return p99 is not None and p99 <= p99_limit_ms and call_counts(samples).errors <= _MAX_ERRORS
 
-        return answered[highest(holds, _FIRST * saturated)]
+        return answered[find_max_rate(holds, _INITIAL_RATE * saturated)]
 
     def close(self) -> None:
-        self._way.close()
+        self._transport.close()
 
     def _begin(self) -> None:
         self._samples = []
-        self._crowd.begin()
+        self._driver.begin()
 
-    def _keep(self, sample: Sample, _: str) -> None:
+    def _record_sample(self, sample: Sample, _: str) -> None:
         self._samples.append(sample)
 
 
-def _told(answer: Any) -> str:
+def _answer_text(answer: Any) -> str:
     return str(answer.text) if hasattr(answer, "text") else " ".join(str(label.index) for label in answer.labels)
 
 
-def kept_up(samples: Sequence[Sample], seconds: float) -> float:
-    """Answers a second while calls came, the first third left out: a line that grows may stay within a limit of latency
-    for as long as it is measured, but what is answered does not grow with it."""
+def sustained_rate(samples: Sequence[Sample], seconds: float) -> float:
+    """Return the answers per second during the measurement, without its first third.
+
+    A growing queue can stay within a latency limit for the duration of a measurement, but it does not raise this rate.
+    """
     begin = seconds / 3
-    ends = [each.due + each.seconds for each in samples if each.code == "OK"]
+    ends = [sample.due + sample.seconds for sample in samples if sample.code == "OK"]
     return sum(begin <= end < seconds for end in ends) / (seconds - begin)
 
 
-def highest(holds: Callable[[float], bool], first: float) -> float:
-    """Goes up while it holds, or down until it does, then halves what is between."""
+def find_max_rate(holds: Callable[[float], bool], first: float) -> float:
+    """Return about the highest rate for which `holds` is true, starting at `first`; 0 if none is found.
+
+    Increases the rate while it holds, or decreases it until it does, then bisects.
+    """
     rate, held = first, holds(first)
     factor = _GROWTH if held else 1 / _GROWTH
-    for _ in range(_MOST_STEPS):
-        before, rate = rate, rate * factor
+    for _ in range(_MAX_STEPS):
+        previous, rate = rate, rate * factor
         if holds(rate) is not held:
             break
     else:
         return rate if held else 0.0
-    low, high = (before, rate) if held else (rate, before)
+    low, high = (previous, rate) if held else (rate, previous)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)

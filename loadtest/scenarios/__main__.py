@@ -1,7 +1,7 @@
-"""`python -m loadtest.scenarios ramp`: headless scenarios against a running service.
+"""`python -m loadtest.scenarios ramp`: run headless load-test scenarios against a service.
 
-`ramp` finds what the service carries within the objective; the others go by what it found, or by --rate. Each writes
-NAME.json, NAME.csv (second by second) and NAME.html (verdict and plots) into --out.
+`ramp` finds the capacity within the objective; the other scenarios use that capacity or --rate. Each writes NAME.json,
+NAME.csv (per second) and NAME.html (verdict and plots) into --out.
 """
 
 from __future__ import annotations
@@ -13,70 +13,77 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import locust  # noqa: F401 - first: it makes everything after it wait with gevent's patience
+import locust  # noqa: F401 - first, because it monkey-patches blocking calls with gevent
 from rich.console import Console
 
-from loadtest.scenarios.files import carried, outcome, write_csv, write_json
-from loadtest.scenarios.page import NoPageError, Page
-from loadtest.scenarios.plan import SCENARIOS, Objective, Scenario
+from loadtest.scenarios.definitions import SCENARIOS, Objective, Scenario
+from loadtest.scenarios.metrics_endpoint import MetricsEndpoint, MetricsUnavailableError
 from loadtest.scenarios.report import write_html
-from loadtest.scenarios.stage import Stage, UnansweredError
-from loadtest.traffic.addresses import add_options, key, positive, share, ways
-from loadtest.traffic.crowd import Way
-from loadtest.traffic.guests import NoServiceError, Order, Table, seat
-from loadtest.traffic.ways import Grpc, Http, make_ready
+from loadtest.scenarios.result_files import ramp_capacity, scenario_result, write_csv, write_json
+from loadtest.scenarios.runner import ScenarioRunner, UnfinishedCallsError
+from loadtest.traffic.cli_options import add_options, api_key, positive, share, transports
+from loadtest.traffic.open_loop import Transport
+from loadtest.traffic.request_generators import LoadRequest, ServiceUnavailableError, WorkloadMix, build_workload
+from loadtest.traffic.transports import GrpcTransport, HttpTransport, configure_gevent
 
 _FIRST_RATE = 1.0
 
 
-class NoRateError(Exception):
-    """It is not known what the service carries."""
+class UnknownCapacityError(Exception):
+    """The capacity of the service is not known."""
 
 
 def main() -> None:
-    make_ready()
+    configure_gevent()
     options, console = _options(), Console()
     try:
-        table = seat(options.grpc, options.models, seed=options.seed, key=key())
+        workload = build_workload(options.grpc, options.models, seed=options.seed, key=api_key())
         for name in options.scenario:
-            _play(name, table, options, console)
-    except (NoServiceError, NoPageError, NoRateError, UnansweredError) as error:
+            _run_scenario(name, workload, options, console)
+    except (ServiceUnavailableError, MetricsUnavailableError, UnknownCapacityError, UnfinishedCallsError) as error:
         sys.exit(str(error))
 
 
-def _play(name: str, table: Table, options: argparse.Namespace, console: Console) -> None:
+def _run_scenario(name: str, workload: WorkloadMix, options: argparse.Namespace, console: Console) -> None:
     scenario = _scenario(name, options)
-    ways = [_WAYS[way](options) for way in options.ways]
-    console.print(f"{name}: {scenario.what}")
-    tell = partial(console.print, style="dim", highlight=False)
-    record = Stage(table, ways, Page(options.metrics), options.seed).play(scenario, tell)
-    settings = {"rate": scenario.rate, "seconds": scenario.length, "ways": options.ways, "weights": options.models}
-    found = outcome(scenario, record, table.guests, settings | {"seed": options.seed})
+    transports = [_TRANSPORTS[transport](options) for transport in options.transports]
+    console.print(f"{name}: {scenario.description}")
+    report_progress = partial(console.print, style="dim", highlight=False)
+    record = ScenarioRunner(workload, transports, MetricsEndpoint(options.metrics), options.seed).run(
+        scenario, report_progress
+    )
+    settings = {
+        "rate": scenario.rate,
+        "seconds": scenario.phase_seconds,
+        "transports": options.transports,
+        "weights": options.models,
+    }
+    result = scenario_result(scenario, record, workload.generators, settings | {"seed": options.seed})
     options.out.mkdir(parents=True, exist_ok=True)
     for suffix, write in (("json", write_json), ("csv", write_csv), ("html", write_html)):
-        write(found, options.out / f"{name}.{suffix}")
-    console.print(found.verdict.sentence, style="green" if found.verdict.holds else "red", highlight=False)
-    for doubt in found.doubts():
-        console.print(doubt, style="yellow", highlight=False)
-    tell(f"written to {options.out / name}.html, .json and .csv")
+        write(result, options.out / f"{name}.{suffix}")
+    console.print(result.verdict.summary, style="green" if result.verdict.holds else "red", highlight=False)
+    for warning in result.warnings():
+        console.print(warning, style="yellow", highlight=False)
+    report_progress(f"Written: {options.out / name}.html, .json and .csv")
 
 
-_WAYS: dict[str, Callable[[argparse.Namespace], Way[Order]]] = {
-    "grpc": lambda options: Grpc(options.grpc, key=key()),
-    "http": lambda options: Http(options.http, key=key()),
+_TRANSPORTS: dict[str, Callable[[argparse.Namespace], Transport[LoadRequest]]] = {
+    "grpc": lambda options: GrpcTransport(options.grpc, key=api_key()),
+    "http": lambda options: HttpTransport(options.http, key=api_key()),
 }
 
 
 def _scenario(name: str, options: argparse.Namespace) -> Scenario:
-    kind, objective = SCENARIOS[name], Objective(options.p95, options.errors)
+    scenario_class, objective = SCENARIOS[name], Objective(options.p95, options.errors)
     rate = options.rate
-    if rate is None and kind.needs_rate:
-        rate = carried(options.out / "ramp.json", objective)
+    if rate is None and scenario_class.needs_rate:
+        rate = ramp_capacity(options.out / "ramp.json", objective)
         if rate is None:
-            raise NoRateError(
-                f"{name} goes by what the service carries: run `ramp` with the same objective first, or give --rate"
+            raise UnknownCapacityError(
+                f"{name} requires the capacity of the service; run `ramp` with the same objective first, or set --rate"
             )
-    return kind(rate or _FIRST_RATE, options.seconds or kind.seconds, objective, options.most)
+    return scenario_class(rate or _FIRST_RATE, options.seconds or scenario_class.seconds, objective, options.max_rate)
 
 
 def _options() -> argparse.Namespace:
@@ -88,15 +95,17 @@ def _options() -> argparse.Namespace:
         nargs="+",
         default=["http://localhost:8080/metrics"],
         metavar="URL",
-        help="pages of all nodes",
+        help="metrics endpoints of all nodes",
     )
-    parser.add_argument("--ways", type=ways, default=("grpc",), metavar="grpc,http", help="grpc unless told")
-    parser.add_argument("--rate", type=positive, help="calls a second that the service carries; where a ramp begins")
-    parser.add_argument("--most", type=positive, default=math.inf, help="calls a second that a ramp tries")
-    parser.add_argument("--seconds", type=positive, help="of a phase")
-    parser.add_argument("--p95", type=positive, default=2000.0, metavar="MS", help="objective: 2000 unless told")
-    parser.add_argument("--errors", type=share, default=0.01, metavar="SHARE", help="objective: 0.01 unless told")
-    parser.add_argument("--out", type=Path, default=Path("build/load"))
+    parser.add_argument(
+        "--transports", type=transports, default=("grpc",), metavar="grpc,http", help="transports to use (grpc)"
+    )
+    parser.add_argument("--rate", type=positive, help="capacity in requests per second; first rate of a ramp")
+    parser.add_argument("--max-rate", type=positive, default=math.inf, help="highest rate of a ramp")
+    parser.add_argument("--seconds", type=positive, help="duration of a phase")
+    parser.add_argument("--p95", type=positive, default=2000.0, metavar="MS", help="latency objective (2000)")
+    parser.add_argument("--errors", type=share, default=0.01, metavar="SHARE", help="error objective (0.01)")
+    parser.add_argument("--out", type=Path, default=Path("build/load"), help="output directory (build/load)")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""What happened to each call, and what it comes to."""
+"""Outcomes of individual requests and their statistics."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEFT, REFUSED = "LEFT", "RESOURCE_EXHAUSTED"  # the first: given up by its caller, on purpose
+CLIENT_CANCELLED = "CLIENT_CANCELLED"  # cancelled deliberately by the load generator
+REJECTED = "RESOURCE_EXHAUSTED"
 EPISODE, STEP = "Episode", "EpisodeStep"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A call, or a step of an episode, which is no call of its own."""
+    """A request, or a step of an episode, which is not counted as a request."""
 
-    due: float  # seconds since the beginning, when it was to be sent
-    late: float  # seconds after that it was sent: the load generator's own doing
-    seconds: float  # from when it was due to its end
-    first: float | None  # seconds to the first piece of a stream
-    way: str
+    due: float  # scheduled arrival, seconds since the start
+    send_delay: float  # seconds between `due` and sending, caused by the load generator
+    seconds: float  # from `due` to the end
+    first_chunk_seconds: float | None  # time to the first chunk of a stream
+    transport: str
     model: str
     method: str
     code: str
@@ -31,61 +32,65 @@ class Sample:
 
     @property
     def is_timed(self) -> bool:
-        """An episode lasts as long as it is played: its steps are what somebody waits for."""
+        """True for answered requests other than episodes, whose steps are timed instead."""
         return self.code == "OK" and self.method != EPISODE
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Calls that were sent = answered + refused + left + failed."""
+class CallCounts:
+    """Numbers of requests: sent = answered + rejected + cancelled + failed."""
 
     sent: int
     answered: int
-    refused: int
-    left: int  # on purpose
+    rejected: int
+    cancelled: int  # by the load generator
     failed: int
     codes: dict[str, int]
 
     @property
     def errors(self) -> float:
-        """The share of calls that were neither answered nor left."""
-        return (self.refused + self.failed) / self.sent if self.sent else 0.0
+        """The fraction of requests that were rejected or failed."""
+        return (self.rejected + self.failed) / self.sent if self.sent else 0.0
 
 
-def tally(samples: Iterable[Sample]) -> Tally:
+def call_counts(samples: Iterable[Sample]) -> CallCounts:
     codes = Counter(sample.code for sample in samples if sample.is_call)
-    sent, answered, refused, left = sum(codes.values()), codes["OK"], codes[REFUSED], codes[LEFT]
-    return Tally(sent, answered, refused, left, sent - answered - refused - left, dict(sorted(codes.items())))
+    sent, answered, rejected, cancelled = sum(codes.values()), codes["OK"], codes[REJECTED], codes[CLIENT_CANCELLED]
+    return CallCounts(
+        sent, answered, rejected, cancelled, sent - answered - rejected - cancelled, dict(sorted(codes.items()))
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Milliseconds; None where nothing was measured."""
+class LatencySummary:
+    """Latencies in milliseconds; None if nothing was measured."""
 
     count: int
     mean: float | None
     p50: float | None
     p95: float | None
     p99: float | None
-    longest: float | None
+    max: float | None
 
 
-def times(seconds: Sequence[float]) -> Times:
+def summarise_latencies(seconds: Sequence[float]) -> LatencySummary:
     if not seconds:
-        return Times(0, None, None, None, None, None)
+        return LatencySummary(0, None, None, None, None, None)
     milliseconds = 1e3 * np.asarray(seconds)
-    p50, p95, p99 = (float(each) for each in np.percentile(milliseconds, (50, 95, 99)))
-    return Times(len(seconds), float(milliseconds.mean()), p50, p95, p99, float(milliseconds.max()))
+    p50, p95, p99 = (float(value) for value in np.percentile(milliseconds, (50, 95, 99)))
+    return LatencySummary(len(seconds), float(milliseconds.mean()), p50, p95, p99, float(milliseconds.max()))
 
 
-def latencies(samples: Iterable[Sample]) -> Times:
-    """Of what was answered."""
-    return times([sample.seconds for sample in samples if sample.is_timed])
+def latencies(samples: Iterable[Sample]) -> LatencySummary:
+    """Summarise the latencies of answered requests."""
+    return summarise_latencies([sample.seconds for sample in samples if sample.is_timed])
 
 
-def refusals(samples: Iterable[Sample]) -> Times:
-    return times([sample.seconds for sample in samples if sample.code == REFUSED])
+def rejections(samples: Iterable[Sample]) -> LatencySummary:
+    return summarise_latencies([sample.seconds for sample in samples if sample.code == REJECTED])
 
 
-def first_pieces(samples: Iterable[Sample]) -> Times:
-    return times([sample.first for sample in samples if sample.first is not None])
+def first_chunk_latencies(samples: Iterable[Sample]) -> LatencySummary:
+    return summarise_latencies(
+        [sample.first_chunk_seconds for sample in samples if sample.first_chunk_seconds is not None]
+    )

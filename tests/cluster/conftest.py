@@ -1,4 +1,4 @@
-"""One cluster of three machines for all that is done to one."""
+"""A Ray cluster of three network namespaces, shared by the tests of the package."""
 
 from __future__ import annotations
 
@@ -11,121 +11,128 @@ from typing import Any
 import pytest
 
 from deploy import results
-from export.pipeline import Order, export
-from loadtest import namespaces
-from loadtest.cluster import Cluster, cluster, wait_until
-from service import open_model
-from service.client import Client
-from tests.cluster.load_kit import Ask
+from headwaiter import open_model
+from headwaiter.client import Client
+from headwaiter_export.pipeline import ExportRequest, export
+from loadtest.cluster import network_namespaces as namespaces
+from loadtest.cluster.ray_cluster import Cluster, cluster, wait_until
+from tests.cluster.load_kit import CallFunction
 from tests.conftest import Packages
 
-Told = dict[str, list[list[str]]]
+ResultRows = dict[str, list[list[str]]]
 REPLICAS = 2
-TARGET = 40.0
-_TURNS = 10
-_HALF_A_WORKER_EACH = {"replicas": REPLICAS, "resources": {"cpus": 0.5}}
+TARGET_RETURN = 40.0
+EPISODE = "episode"
+"""Logged result of an episode; the result of a classification is the model version."""
+_MAX_ATTEMPTS = 10
+_MODEL_SETTINGS = {"replicas": REPLICAS, "resources": {"cpus": 0.5}}
 
 
 @dataclass
-class Stage:
-    """The cluster, what is served on it, and how it is called."""
+class ClusterUnderTest:
+    """The cluster, its models, and the requests of the load."""
 
     cluster: Cluster
     models: dict[str, Any]
     states: list[list[float]]
     actions: list[list[float]]
 
-    def await_nodes(self) -> None:
+    def wait_for_nodes(self) -> None:
         wait_until(lambda: self.cluster.nodes() == 1 + len(self.cluster.workers), "all nodes have joined")
 
-    def await_replicas(self) -> None:
+    def wait_for_replicas(self) -> None:
         wait_until(
-            lambda: all(len(self.cluster.replicas(name)) == REPLICAS for name in self.models), "models have replicas"
+            lambda: all(len(self.cluster.replicas(name)) == REPLICAS for name in self.models),
+            "all models have their replicas",
         )
 
     def classify(self, client: Client, request_id: str) -> str:
-        """Which version answered."""
+        """Classify a text and return the version of the model."""
         return client.classify("texts", text="ab cd", request_id=request_id).model.version
 
     def play(self, client: Client, request_id: str) -> str:
-        """An episode, whose actions are the same wherever it goes on."""
-        with client.episode("player", target_return=TARGET, request_id=request_id) as episode:
+        """Run an episode and check its actions, which must not depend on the replica."""
+        with client.episode("player", target_return=TARGET_RETURN, request_id=request_id) as episode:
             for step, (state, expected) in enumerate(zip(self.states, self.actions, strict=True)):
                 action = episode.step(state, 0.5 * step if step else None)
                 assert action.continuous == pytest.approx(expected, abs=1e-4)
-        return "played"
+        return EPISODE
 
     @property
-    def asks(self) -> list[Ask]:
+    def call_functions(self) -> list[CallFunction]:
         return [self.classify, self.classify, self.classify, self.play]
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _possible() -> None:
-    if why := namespaces.missing():
-        pytest.skip(why)
+def _require_namespaces() -> None:
+    if reason := namespaces.unsupported_reason():
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="package")
-def stage(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    folders = {"texts": "bert", "player": "decision_transformer"}
+def cluster_under_test(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
+    families = {"texts": "bert", "player": "decision_transformer"}
     models = {
-        name: {"path": str(packages(kind, "fp32").package.folder), **_HALF_A_WORKER_EACH}
-        for name, kind in folders.items()
+        name: {"path": str(packages(family, "fp32").package.folder), **_MODEL_SETTINGS}
+        for name, family in families.items()
     }
     states, actions = _episode(Path(str(models["player"]["path"])))
-    with cluster(tmp_path_factory.mktemp("cluster")) as made:
-        made.deploy(models)
-        yield Stage(made, models, states, actions)
+    with cluster(tmp_path_factory.mktemp("cluster")) as running:
+        running.deploy(models)
+        yield ClusterUnderTest(running, models, states, actions)
 
 
 def _episode(package: Path) -> tuple[list[list[float]], list[list[float]]]:
-    """States, and what the model does in them in this process."""
+    """States of an episode, and the actions of the model when run in process."""
     with open_model(package, threads=1) as model:
         size = model.task.policy.state_size
-        states = [[0.1 * step - 0.05 * place for place in range(size)] for step in range(8)]
-        with model.episode(TARGET) as episode:
+        states = [[0.1 * step - 0.05 * index for index in range(size)] for step in range(8)]
+        with model.episode(TARGET_RETURN) as episode:
             actions = [episode.step(state, 0.5 * step if step else None) for step, state in enumerate(states)]
     return states, [list(action.continuous) for action in actions]
 
 
 @pytest.fixture
-def whole(stage: Stage) -> Stage:
-    """Every worker is a node, and every model has its replicas."""
-    for worker in stage.cluster.workers:
+def healthy_cluster(cluster_under_test: ClusterUnderTest) -> ClusterUnderTest:
+    """The cluster with all workers connected and all replicas running."""
+    for worker in cluster_under_test.cluster.workers:
         worker.connect()
         if not worker.is_running:
-            stage.cluster.start_worker(worker)
-    stage.await_nodes()
-    stage.await_replicas()
-    return stage
+            cluster_under_test.cluster.start_worker(worker)
+    cluster_under_test.wait_for_nodes()
+    cluster_under_test.wait_for_replicas()
+    return cluster_under_test
 
 
 @pytest.fixture
-def spread(whole: Stage) -> Stage:
-    """Every worker has a replica of each model, so that one can be lost."""
-    for name in whole.models:
-        for _ in range(_TURNS):
-            if whole.cluster.is_spread([name]):
+def spread_cluster(healthy_cluster: ClusterUnderTest) -> ClusterUnderTest:
+    """A healthy cluster in which every worker has a replica of each model, so that one worker can be lost."""
+    for name in healthy_cluster.models:
+        for _ in range(_MAX_ATTEMPTS):
+            if healthy_cluster.cluster.runs_on_every_worker([name]):
                 break
-            whole.cluster.replicas(name)[0].kill()  # Serve takes workers in turn, so another may be the next
-            whole.await_replicas()
-    assert whole.cluster.is_spread(whole.models), "Serve puts all replicas of a model onto one worker"
-    return whole
+            healthy_cluster.cluster.replicas(name)[0].kill()  # Serve may place the new one on another worker
+            healthy_cluster.wait_for_replicas()
+    assert healthy_cluster.cluster.runs_on_every_worker(healthy_cluster.models), (
+        "Serve places all replicas of a model on one worker"
+    )
+    return healthy_cluster
 
 
 @pytest.fixture(scope="package")
 def second_version(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of `texts`."""
-    order = Order(str(packages("bert", "fp32").checkpoint), out=tmp_path_factory.mktemp("models"), version="2")
-    return export(order).folder
+    """Package of a second version of `texts`."""
+    request = ExportRequest(
+        str(packages("bert", "fp32").checkpoint), out=tmp_path_factory.mktemp("models"), version="2"
+    )
+    return export(request).folder
 
 
 @pytest.fixture(scope="package")
-def told(request: pytest.FixtureRequest) -> Iterator[Told]:
-    """Rows of deploy/RESULTS.md, by part; written with `--record`."""
-    rows: Told = defaultdict(list)
+def result_rows(request: pytest.FixtureRequest) -> Iterator[ResultRows]:
+    """Rows of deploy/RESULTS.md by part; recorded with `--record`."""
+    rows: ResultRows = defaultdict(list)
     yield rows
     if request.config.getoption("--record"):
-        for part, found in rows.items():
-            results.record(part, found)
+        for part, part_rows in rows.items():
+            results.record(part, part_rows)

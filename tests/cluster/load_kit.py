@@ -1,4 +1,4 @@
-"""Callers who never rest, each with a client of its own, and an account of every call."""
+"""Continuous load from several clients, with a log of every request."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from loadtest.cluster import Cluster
-from service.client import Client, Retries
+from headwaiter.client import Client, RetryPolicy
+from loadtest.cluster.ray_cluster import Cluster
 
-Ask = Callable[[Client, str], str]
-"""Makes one call with this request id; returns what shall be remembered of the answer."""
-TIMEOUT = 40.0
-RETRIES = Retries(patience=10)  # a call here takes a second or two
+CallFunction = Callable[[Client, str], str]
+"""Sends one request with the given id; returns the result to log."""
+TIMEOUT_SECONDS = 40.0
+RETRIES = RetryPolicy(attempt_timeout=10)  # requests take one or two seconds
 _PAUSE_SECONDS = 0.05
 
 
 @dataclass
-class Account:
+class CallLog:
     answered: dict[str, str] = field(default_factory=dict)
-    """What each request id was answered with."""
+    """Result by request id."""
     failed: list[str] = field(default_factory=list)
     longest: float = 0.0
 
 
 @contextmanager
-def load(cluster: Cluster, *asks: Ask) -> Iterator[Account]:
-    """A caller for each, as long as the block lasts; afterwards the account is complete. They begin at different
-    workers."""
-    account, stop, lock = Account(), threading.Event(), threading.Lock()
+def continuous_load(cluster: Cluster, *call_functions: CallFunction) -> Iterator[CallLog]:
+    """Run one client per function during the block, starting at different workers. The log is complete afterwards."""
+    call_log, stopped, lock = CallLog(), threading.Event(), threading.Lock()
 
-    def call(index: int, ask: Ask) -> None:
-        with Client(cluster.address(index % len(cluster.workers)), timeout=TIMEOUT, retries=RETRIES) as client:
-            while not stop.wait(_PAUSE_SECONDS):
-                request_id, begun = uuid.uuid4().hex, time.monotonic()
+    def send_requests(index: int, call_function: CallFunction) -> None:
+        with Client(cluster.address(index % len(cluster.workers)), timeout=TIMEOUT_SECONDS, retries=RETRIES) as client:
+            while not stopped.wait(_PAUSE_SECONDS):
+                request_id, started_at = uuid.uuid4().hex, time.monotonic()
                 try:
-                    answer = ask(client, request_id)
+                    result = call_function(client, request_id)
                 except Exception as error:
-                    account.failed.append(f"{request_id} after {time.monotonic() - begun:.1f} s: {error!r}")
+                    call_log.failed.append(f"{request_id} after {time.monotonic() - started_at:.1f} s: {error!r}")
                     continue
                 with lock:
-                    account.answered[request_id] = answer
-                    account.longest = max(account.longest, time.monotonic() - begun)
+                    call_log.answered[request_id] = result
+                    call_log.longest = max(call_log.longest, time.monotonic() - started_at)
 
-    callers = [threading.Thread(target=call, args=numbered) for numbered in enumerate(asks)]
-    for each in callers:
-        each.start()
+    threads = [
+        threading.Thread(target=send_requests, args=(index, call_function))
+        for index, call_function in enumerate(call_functions)
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        yield account
+        yield call_log
     finally:
-        stop.set()
-        for each in callers:
-            each.join()
+        stopped.set()
+        for thread in threads:
+            thread.join(2 * TIMEOUT_SECONDS)
+            assert not thread.is_alive(), "a client does not stop"

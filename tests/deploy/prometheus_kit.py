@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a service, and knows the rules."""
+"""A real Prometheus that scrapes a service and evaluates the alert rules."""
 
 from __future__ import annotations
 
@@ -18,37 +18,38 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from loadtest.served import free_ports
+from loadtest.service_process import free_ports
 from tests.deploy.promql_kit import RULES
 
-THERE = shutil.which("prometheus") is not None
-_SECONDS = 30
+IS_INSTALLED = shutil.which("prometheus") is not None
+_TIMEOUT_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Prometheus:
     url: str
 
-    def ask(self, path: str, **parameters: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}") as answer:
-            return json.load(answer)["data"]
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as response:
+            return json.load(response)["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        result: list[dict[str, Any]] = self.ask("query", query=expression)["result"]
+        result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
 
     def names(self) -> set[str]:
-        return set(self.ask("label/__name__/values"))
+        return set(self.get("label/__name__/values"))
 
 
 @contextmanager
-def scraping(folder: Path, page: str) -> Iterator[Prometheus]:
+def run_prometheus(folder: Path, metrics_url: str) -> Iterator[Prometheus]:
     (port,) = free_ports("prometheus").values()
     (folder / "rules.yaml").write_text(yaml.safe_dump(RULES))
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "headwaiter", "static_configs": [{"targets": [urlsplit(page).netloc]}]}],
+        "scrape_configs": [{"job_name": "headwaiter", "static_configs": [{"targets": [urlsplit(metrics_url).netloc]}]}],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     process = subprocess.Popen(
@@ -64,20 +65,20 @@ def scraping(folder: Path, page: str) -> Iterator[Prometheus]:
     )
     try:
         prometheus = Prometheus(f"http://127.0.0.1:{port}")
-        _await_first_scrape(prometheus)
+        _wait_for_first_scrape(prometheus)
         yield prometheus
     finally:
         process.terminate()
-        process.wait(_SECONDS)
+        process.wait(_TIMEOUT_SECONDS)
 
 
-def _await_first_scrape(prometheus: Prometheus) -> None:
-    deadline = time.monotonic() + _SECONDS
+def _wait_for_first_scrape(prometheus: Prometheus) -> None:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while True:
         try:
             if prometheus.query("up == 1"):
                 return
         except urllib.error.URLError:
             pass
-        assert time.monotonic() < deadline, "Prometheus did not scrape"
+        assert time.monotonic() < deadline, "Prometheus has not scraped the service"
         time.sleep(0.1)

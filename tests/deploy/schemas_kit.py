@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas, and those of the custom resources, closed to fields that they do not name."""
+"""Validation against the schemas of Kubernetes and of the custom resources; unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ Document = dict[str, Any]
 
 
 def skip(reason: str) -> NoReturn:
-    """But not in CI. That variable is ours: with `CI` itself set hypothesis would try the same cases every time."""
+    """Skip, or fail in CI. The variable is not `CI`, which would make hypothesis deterministic."""
     if "HEADWAITER_CI" in os.environ:
-        pytest.fail(f"{reason}; in CI it must be there")
+        pytest.fail(f"{reason}; CI requires it")
     pytest.skip(reason)
 
 
 @cache
 def custom_schemas() -> dict[tuple[str, str], Document]:
-    """By apiVersion and kind."""
+    """Schemas of the custom resources by apiVersion and kind."""
     if not CRDS.is_dir():
         skip(f"the custom resource definitions are not at {CRDS}")
-    found = {}
+    schemas = {}
     for file in CRDS.glob("*.yaml"):
-        spec = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]  # megabytes
+        spec = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)[
+            "spec"
+        ]  # the C loader, because the files are large
         for version in spec["versions"]:
-            schema = _closed(version["schema"]["openAPIV3Schema"])
-            found[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
-    return found
+            schema = _forbid_unknown(version["schema"]["openAPIV3Schema"])
+            schemas[f"{spec['group']}/{version['name']}", spec["names"]["kind"]] = schema
+    return schemas
 
 
-def _closed(schema: Any) -> Any:
+def _forbid_unknown(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [_forbid_unknown(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
+    strict = {key: _forbid_unknown(value) for key, value in schema.items()}
     if isinstance(schema.get("pattern"), str):
-        closed["pattern"] = schema["pattern"].replace("^(?i)", "(?i)^")  # Go allows flags later than Python does
+        strict["pattern"] = schema["pattern"].replace("^(?i)", "(?i)^")  # Python allows flags at the start only
     is_open = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
     if isinstance(schema.get("properties"), dict) and schema.get("type") == "object" and not is_open:
-        closed["additionalProperties"] = False
-    return closed
+        strict["additionalProperties"] = False
+    return strict
 
 
 def validate(document: Document) -> None:
     kind = document["apiVersion"], document["kind"]
     if "." in kind[0].partition("/")[0] and not kind[0].partition("/")[0].endswith(".k8s.io"):
-        assert kind in custom_schemas(), f"no definition of {kind}"
+        assert kind in custom_schemas(), f"no custom resource definition of {kind}"
         bare = {**document, "metadata": {"name": document["metadata"]["name"]}}
         jsonschema.Draft202012Validator(_open_metadata(custom_schemas()[kind])).validate(bare)
     else:
@@ -63,5 +65,5 @@ def validate(document: Document) -> None:
 
 
 def _open_metadata(schema: Document) -> Document:
-    """A resource's own metadata is checked by the API server for all kinds alike, not by its definition."""
+    """Allow any metadata: the API server validates it, not the custom resource definition."""
     return {**schema, "properties": {**schema["properties"], "metadata": {"type": "object"}}}

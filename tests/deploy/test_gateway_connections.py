@@ -1,4 +1,4 @@
-"""A real Envoy and the connections behind it; who answers there is of no matter."""
+"""Upstream connections of a real Envoy, in front of a stub server."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ import grpc
 import pytest
 
 from deploy.gateway.settings import Rate
-from tests.deploy.envoy_kit import Papers, gateway
+from tests.deploy.envoy_kit import Certificates, gateway
 
 pytestmark = pytest.mark.slow
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 UNLIMITED = Rate(per_second=1_000_000, burst=1_000_000)
-MORE_THAN_ENVOYS_DEFAULT = 1_100
+CONCURRENCY = 1_100  # Envoy's default limit is 1,024
 
 
-class Waiter(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers every method, once so many calls are under way together."""
+class BarrierServer(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers every method, once `parties` requests are in flight at the same time."""
 
-    def __init__(self, together: int = 1) -> None:
-        self.together = together
-        self.under_way = 0
+    def __init__(self, parties: int = 1) -> None:
+        self.parties = parties
+        self.started = 0
         self.peers: set[str] = set()
-        self._enough = asyncio.Event()
+        self._all_started = asyncio.Event()
 
     def service(self, _: Any) -> Any:
         return grpc.unary_unary_rpc_method_handler(self._answer)
 
     async def _answer(self, request: bytes, context: Any) -> bytes:
         self.peers.add(context.peer())
-        self.under_way += 1
-        if self.under_way >= self.together:
-            self._enough.set()
-        await self._enough.wait()
+        self.started += 1
+        if self.started >= self.parties:
+            self._all_started.set()
+        await asyncio.wait_for(self._all_started.wait(), TIMEOUT_SECONDS)
         return request
 
 
 @asynccontextmanager
-async def listening(waiter: Waiter) -> AsyncIterator[int]:
-    """As HAProxy does it takes what comes, and minds no pings."""
+async def grpc_server(barrier: BarrierServer) -> AsyncIterator[int]:
+    """Serve without limits on pings and pending requests, as HAProxy does."""
     options = [
         ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.server.max_pending_requests", MORE_THAN_ENVOYS_DEFAULT),
-        ("grpc.server.max_pending_requests_hard_limit", MORE_THAN_ENVOYS_DEFAULT),
+        ("grpc.server.max_pending_requests", CONCURRENCY),
+        ("grpc.server.max_pending_requests_hard_limit", CONCURRENCY),
     ]
-    server = grpc.aio.server(handlers=[waiter], options=options)
+    server = grpc.aio.server(handlers=[barrier], options=options)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -57,25 +57,25 @@ async def listening(waiter: Waiter) -> AsyncIterator[int]:
         await server.stop(None)
 
 
-class Wire:
-    """Between the gateway and a server; cut, it swallows what comes and closes nothing, as a lost machine does."""
+class TcpProxy:
+    """Proxy in front of a server. After `cut` it discards all data and closes nothing, like a lost machine."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._cut: list[asyncio.Event] = []
+        self._cut_events: list[asyncio.Event] = []
 
     def cut(self) -> None:
-        """The connections of now; later ones are whole."""
-        for each in self._cut:
-            each.set()
+        """Cut the current connections; later ones work."""
+        for event in self._cut_events:
+            event.set()
 
-    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._port)
         cut = asyncio.Event()
-        self._cut.append(cut)
-        await asyncio.gather(self._carry(reader, back, cut), self._carry(there, writer, cut))
+        self._cut_events.append(cut)
+        await asyncio.gather(self._copy(reader, upstream_writer, cut), self._copy(upstream_reader, writer, cut))
 
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, cut: asyncio.Event) -> None:
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, cut: asyncio.Event) -> None:
         with suppress(ConnectionError):
             while data := await source.read(1 << 16):
                 if not cut.is_set():
@@ -84,63 +84,64 @@ class Wire:
             target.close()
 
 
-def channel(address: str, papers: Papers) -> grpc.aio.Channel:
-    options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
-    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(papers.authority), options)
+def open_channel(address: str, certificates: Certificates) -> grpc.aio.Channel:
+    options = [("grpc.use_local_subchannel_pool", 1)]  # do not share connections with other channels
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(certificates.authority), options)
 
 
-async def call(through: grpc.aio.Channel) -> bytes:
-    answer: bytes = await through.unary_unary("/headwaiter.v1.Generation/Generate")(b"", timeout=SECONDS)
-    return answer
+async def call(channel: grpc.aio.Channel) -> bytes:
+    response: bytes = await channel.unary_unary("/headwaiter.v1.Generation/Generate")(b"", timeout=TIMEOUT_SECONDS)
+    return response
 
 
-async def test_more_calls_together_than_envoy_would_let_through_by_itself(papers: Papers) -> None:
-    waiter = Waiter(MORE_THAN_ENVOYS_DEFAULT)
-    async with listening(waiter) as port:
-        with gateway(papers, {"grpc": port, "http": port}, rate=UNLIMITED) as address:
-            async with channel(address, papers) as one, channel(address, papers) as two:
-                calls = [call((one, two)[number % 2]) for number in range(MORE_THAN_ENVOYS_DEFAULT)]
+async def test_gateway_allows_more_concurrent_requests_than_envoy_default(certificates: Certificates) -> None:
+    barrier = BarrierServer(CONCURRENCY)
+    async with grpc_server(barrier) as port:
+        with gateway(certificates, {"grpc": port, "http": port}, rate=UNLIMITED) as address:
+            async with open_channel(address, certificates) as first, open_channel(address, certificates) as second:
+                calls = [call((first, second)[number % 2]) for number in range(CONCURRENCY)]
                 await asyncio.gather(*calls)
-    assert waiter.under_way == MORE_THAN_ENVOYS_DEFAULT
+    assert barrier.started == CONCURRENCY
 
 
-async def test_connections_are_renewed_so_that_calls_find_new_pods(papers: Papers) -> None:
-    waiter = Waiter()
-    async with listening(waiter) as port:
+async def test_gateway_renews_upstream_connections(certificates: Certificates) -> None:
+    barrier = BarrierServer()
+    async with grpc_server(barrier) as port:
         ports = {"grpc": port, "http": port}
-        with gateway(papers, ports, connection_seconds=1, rate=UNLIMITED) as address:
-            async with channel(address, papers) as through, asyncio.timeout(SECONDS):
-                while len(waiter.peers) < 3:
-                    await call(through)
+        with gateway(certificates, ports, connection_seconds=1, rate=UNLIMITED) as address:
+            async with open_channel(address, certificates) as channel, asyncio.timeout(TIMEOUT_SECONDS):
+                while len(barrier.peers) < 3:
+                    await call(channel)
 
 
-async def test_a_call_may_last_longer_than_its_connection_is_used_for_others(papers: Papers) -> None:
-    waiter = Waiter(together=2)
-    async with listening(waiter) as port:
-        with gateway(papers, {"grpc": port, "http": port}, connection_seconds=1) as address:
-            async with channel(address, papers) as through:
-                long = asyncio.create_task(call(through))
-                _, still_going = await asyncio.wait({long}, timeout=3)
-                assert still_going
-                await call(through)
-                await long
-    assert len(waiter.peers) == 2
+async def test_gateway_request_outlives_maximum_connection_age(certificates: Certificates) -> None:
+    barrier = BarrierServer(parties=2)
+    async with grpc_server(barrier) as port:
+        with gateway(certificates, {"grpc": port, "http": port}, connection_seconds=1) as address:
+            async with open_channel(address, certificates) as channel:
+                long = asyncio.create_task(call(channel))
+                _, pending = await asyncio.wait({long}, timeout=3)
+                assert pending
+                await call(channel)
+                await asyncio.wait_for(long, TIMEOUT_SECONDS)
+    assert len(barrier.peers) == 2
 
 
-async def test_calls_on_a_connection_that_fell_silent_end_and_others_go_elsewhere(papers: Papers) -> None:
-    waiter = Waiter(together=2)
-    async with listening(waiter) as port:
-        wire = Wire(port)
-        relay = await asyncio.start_server(wire.join, "127.0.0.1", 0)
+async def test_gateway_closes_unresponsive_connection(certificates: Certificates) -> None:
+    barrier = BarrierServer(parties=2)
+    async with grpc_server(barrier) as port:
+        tcp_proxy = TcpProxy(port)
+        relay = await asyncio.start_server(tcp_proxy.handle, "127.0.0.1", 0)
         ports = {"grpc": relay.sockets[0].getsockname()[1], "http": port}
-        with gateway(papers, ports, connection_seconds=SECONDS) as address:
-            async with channel(address, papers) as through:
-                lost = asyncio.create_task(call(through))
-                while not waiter.under_way:
-                    await asyncio.sleep(0.01)
-                wire.cut()
+        with gateway(certificates, ports, connection_seconds=TIMEOUT_SECONDS) as address:
+            async with open_channel(address, certificates) as channel:
+                lost = asyncio.create_task(call(channel))
+                async with asyncio.timeout(TIMEOUT_SECONDS):
+                    while not barrier.started:
+                        await asyncio.sleep(0.01)
+                tcp_proxy.cut()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await lost
-                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # not the caller's own deadline
-                await call(through)
+                    await asyncio.wait_for(lost, TIMEOUT_SECONDS)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # not the deadline of the client
+                await call(channel)
         relay.close()

@@ -1,4 +1,4 @@
-"""What is wrong is told before anything is written or applied."""
+"""Overlays: invalid input is rejected before anything is written or applied."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.needed import TEMPLATE, Secrets, mappings, secrets_needed, secrets_there
-from deploy.overlay import STORE, OverlayError, apply, check_store, manifests, write
-from service.keys import line_for, make_key
-from service.package import digest
+from deploy.overlay import STORE, OverlayError, apply, check_store, manifests, write_overlay
+from deploy.required_secrets import SECRETS_TEMPLATE, Secrets, iter_mappings, parse_existing_secrets, required_secrets
+from headwaiter.api.keys import format_key_line, make_key
+from headwaiter.package.manifest import digest
 from tests.deploy.schemas_kit import Document
 from tests.serving_kit import write_package
 
@@ -39,70 +39,74 @@ def _other_precision(folder: Path) -> None:
     shutil.rmtree(folder.parents[2] / "models/opus-mt-zh-en/1/fp16")
 
 
-def _spoilt_package(folder: Path) -> None:
+def _damaged_package(folder: Path) -> None:
     models = folder.parents[2] / "models"
     file = models / "opus-mt-zh-en/1/int8/model.onnx"
     file.write_bytes(b"graph")
     write_package(models, "opus-mt-zh-en", precision="int8", sha256={"model.onnx": digest(file)})
-    file.write_bytes(b"spoilt")
+    file.write_bytes(b"damaged")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "sentence"),
+    ("damage", "fragments"),
     [
-        (_without_host, "http.host is 127.0.0.1, where no other pod could call; it must be 0.0.0.0"),
-        (_unknown_key, "modles is not a key; models is"),
-        (_no_rate, "gateway.yaml: rate.per_second: Input should be greater than or equal to 1"),
-        (_other_precision, "opus-mt-zh-en has no fp32, only int8; export it first"),
-        (_spoilt_package, "model.onnx is not the file that was packed"),
+        (_without_host, ("http.host is 127.0.0.1", "0.0.0.0")),
+        (_unknown_key, ("modles is not a valid key", "models")),
+        (_no_rate, ("gateway.yaml: rate.per_second: ",)),
+        (_other_precision, ("opus-mt-zh-en has no fp32", "only int8")),
+        (_damaged_package, ("model.onnx", "export the model again")),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_written(
-    copy: Path, spoil: Callable[[Path], None], sentence: str
+def test_write_overlay_invalid_input_writes_nothing(
+    copy: Path, damage: Callable[[Path], None], fragments: tuple[str, ...]
 ) -> None:
     before = (copy / "serveConfigV2.yaml").read_text() if (copy / "serveConfigV2.yaml").exists() else None
-    spoil(copy)
+    damage(copy)
     with pytest.raises(OverlayError) as caught:
-        write(copy)
-    assert sentence in str(caught.value)
+        write_overlay(copy)
+    for fragment in fragments:
+        assert fragment in str(caught.value)
     after = (copy / "serveConfigV2.yaml").read_text() if (copy / "serveConfigV2.yaml").exists() else None
     assert after == before
 
 
 @pytest.mark.parametrize(
-    ("told", "store", "sentence"),
+    ("removed", "store", "remedy"),
     [
-        ("../volume, ", STORE, "cpu has no ../volume among its components, so there is no /store/models"),
-        ("", "https://models.example", "cpu would fetch from https://models.example and wait for the volume"),
-        ("", "/opt/models", "take ../volume out of components in"),
+        ("../volume, ", STORE, "add ../volume"),
+        ("", "https://models.example", "remove ../volume"),
+        ("", "/opt/models", "remove ../volume"),
     ],
 )
-def test_a_volume_is_mounted_where_packages_come_from_it_and_nowhere_else(
-    copy: Path, told: str, store: str, sentence: str
-) -> None:
+def test_check_store_volume_mismatch_raises(copy: Path, removed: str, store: str, remedy: str) -> None:
     file = copy / "kustomization.yaml"
-    file.write_text(file.read_text().replace(told, ""))
-    write(copy, store)
+    file.write_text(file.read_text().replace(removed, ""))
+    write_overlay(copy, store)
     with pytest.raises(OverlayError) as caught:
         check_store(copy, manifests(copy), store)
-    assert sentence in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith("cpu ")
+    assert store in message
+    assert remedy in message
+    assert str(copy / "kustomization.yaml") in message
 
 
-@pytest.mark.parametrize(("without", "store"), [("", STORE), ("../volume, ", "https://models.example")])
-def test_packages_come_from_a_volume_or_from_an_address(copy: Path, without: str, store: str) -> None:
+@pytest.mark.parametrize(("removed", "store"), [("", STORE), ("../volume, ", "https://models.example")])
+def test_overlay_fetches_packages_from_volume_or_url(copy: Path, removed: str, store: str) -> None:
     file = copy / "kustomization.yaml"
-    file.write_text(file.read_text().replace(without, ""))
-    write(copy, store)
+    file.write_text(file.read_text().replace(removed, ""))
+    write_overlay(copy, store)
     documents = manifests(copy)
     check_store(copy, documents, store)
-    claims = [each["claimName"] for each in mappings(documents) if "claimName" in each]
-    assert claims == ([] if without else ["headwaiter-models"] * 2)
-    (told,) = (each["data"] for each in documents if each["kind"] == "ConfigMap" and "STORE" in each["data"])
-    assert told["STORE"] == store
+    claims = [mapping["claimName"] for mapping in iter_mappings(documents) if "claimName" in mapping]
+    assert claims == ([] if removed else ["headwaiter-models"] * 2)
+    config_maps = [document["data"] for document in documents if document["kind"] == "ConfigMap"]
+    (environment,) = (data for data in config_maps if "STORE" in data)
+    assert environment["STORE"] == store
 
 
-class Cluster:
-    """Has these secrets, and writes down what is applied."""
+class FakeCluster:
+    """A `kubectl` that lists the secrets it was given and stores applied manifests."""
 
     def __init__(self, folder: Path) -> None:
         self._secrets, self.applied = folder / "secrets", folder / "applied"
@@ -112,20 +116,20 @@ class Cluster:
         )
         kubectl.chmod(0o755)
 
-    def has(self, secrets: Secrets) -> None:
+    def set_secrets(self, secrets: Secrets) -> None:
         self._secrets.write_text("".join(f"{name} {' '.join(keys)}\n" for name, keys in secrets.items()))
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Cluster]:
-    """Once it is there, `kubectl` talks to it."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], FakeCluster]:
+    """Creates a fake cluster; from then on `kubectl` uses it."""
 
-    def make() -> Cluster:
+    def create() -> FakeCluster:
         (tmp_path / "cluster").mkdir()
         monkeypatch.setenv("PATH", str(tmp_path / "cluster"), prepend=os.pathsep)
-        return Cluster(tmp_path / "cluster")
+        return FakeCluster(tmp_path / "cluster")
 
-    return make
+    return create
 
 
 REDIS = {"headwaiter-redis": {"password"}}
@@ -136,7 +140,7 @@ JWKS = {"headwaiter-gateway-jwks": {"jwks.json"}}
 
 
 def _with_keys(folder: Path) -> None:
-    (folder / "keys.txt").write_text(line_for("alice", make_key()))
+    (folder / "keys.txt").write_text(format_key_line("alice", make_key()))
     (folder / "serve.yaml").write_text("auth: {keys: keys.txt}\n" + (folder / "serve.yaml").read_text())
 
 
@@ -157,43 +161,43 @@ def _with_tokens(folder: Path) -> None:
         (_with_tokens, REDIS | TLS | JWKS),
     ],
 )
-def test_what_is_configured_needs_its_secrets(copy: Path, change: Callable[[Path], None], secrets: Secrets) -> None:
+def test_required_secrets_follow_configuration(copy: Path, change: Callable[[Path], None], secrets: Secrets) -> None:
     change(copy)
-    write(copy)
-    assert secrets_needed(manifests(copy)) == secrets
+    write_overlay(copy)
+    assert required_secrets(manifests(copy)) == secrets
 
 
 @pytest.mark.parametrize(
-    ("there", "lacks"),
+    ("existing", "missing"),
     [
-        (TLS, "no secret headwaiter-redis;"),
-        (TLS | {"headwaiter-redis": {"pass"}}, "no password in its secret headwaiter-redis;"),
+        (TLS, "no secret headwaiter-redis"),
+        (TLS | {"headwaiter-redis": {"pass"}}, "no key password in the secret headwaiter-redis"),
         (
             {"headwaiter-gateway-tls": {"tls.crt"}},
-            "no secret headwaiter-redis and no tls.key in its secret headwaiter-gateway-tls;",
+            "no secret headwaiter-redis and no key tls.key in the secret headwaiter-gateway-tls",
         ),
     ],
 )
-def test_a_missing_secret_is_told_before_anything_is_applied(
-    documents: Callable[[str], list[Document]], cluster: Callable[[], Cluster], there: Secrets, lacks: str
+def test_apply_missing_secret_applies_nothing(
+    documents: Callable[[str], list[Document]], cluster: Callable[[], FakeCluster], existing: Secrets, missing: str
 ) -> None:
-    made = documents("cpu")
-    found = cluster()
-    found.has(there)
+    rendered = documents("cpu")
+    fake = cluster()
+    fake.set_secrets(existing)
     with pytest.raises(OverlayError) as caught:
-        apply(made)
-    assert str(caught.value) == f"The cluster has {lacks} deploy/README.md says how to make it."
-    assert not found.applied.exists()
+        apply(rendered)
+    assert str(caught.value).startswith(f"The cluster has {missing};")
+    assert not fake.applied.exists()
 
 
-def test_what_has_its_secrets_is_applied(
-    documents: Callable[[str], list[Document]], cluster: Callable[[], Cluster]
+def test_apply_with_all_secrets_applies_manifests(
+    documents: Callable[[str], list[Document]], cluster: Callable[[], FakeCluster]
 ) -> None:
-    made = documents("cpu")
-    found = cluster()
-    found.has(REDIS | TLS)
-    assert apply(made) == "done\n"
-    assert len(list(yaml.safe_load_all(found.applied.read_text()))) == len(made)
+    rendered = documents("cpu")
+    fake = cluster()
+    fake.set_secrets(REDIS | TLS)
+    assert apply(rendered) == "done\n"
+    assert len(list(yaml.safe_load_all(fake.applied.read_text()))) == len(rendered)
 
 
 API = {
@@ -225,16 +229,17 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_kubectl_tells_names_and_keys_of_secrets(kubectl: str, tmp_path: Path) -> None:
+def test_kubectl_secrets_template_lists_names_and_keys(kubectl: str, tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = [f"--server=http://127.0.0.1:{server.server_port}", f"--cache-dir={tmp_path}"]
-        done = subprocess.run(
-            [kubectl, *place, "get", "secrets", "--output", f"go-template={TEMPLATE}"],
+        options = [f"--server=http://127.0.0.1:{server.server_port}", f"--cache-dir={tmp_path}"]
+        result = subprocess.run(
+            [kubectl, *options, "get", "secrets", "--output", f"go-template={SECRETS_TEMPLATE}"],
             env={**os.environ, "KUBECONFIG": str(tmp_path / "none")},
             capture_output=True,
             text=True,
+            timeout=120,
         )
         server.shutdown()
-    assert done.stderr == ""
-    assert secrets_there(done.stdout) == {"one": {"tls.crt", "tls.key"}, "empty": set()}
+    assert result.stderr == ""
+    assert parse_existing_secrets(result.stdout) == {"one": {"tls.crt", "tls.key"}, "empty": set()}

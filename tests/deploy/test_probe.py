@@ -12,22 +12,22 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from loadtest.served import Service
-from service.probe import objections
+from headwaiter.serving.probe import readiness_failures
+from loadtest.service_process import ServiceProcess
 
 NAMES = ["catalog", "one", "two"]
 
 
 class Proxy(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Answers for the applications that have a replica, as a node's proxy does."""
+    """Health service of a node's proxy: serving for the applications that have a replica."""
 
     def __init__(self) -> None:
         self.ready: set[str] = set()
-        self.asked: list[str] = []
+        self.checked: list[str] = []
 
     def Check(self, _: Any, context: grpc.ServicerContext) -> health_pb2.HealthCheckResponse:  # noqa: N802
         (application,) = (value for key, value in context.invocation_metadata() if key == "application")
-        self.asked.append(application)
+        self.checked.append(application)
         if application not in self.ready:
             context.abort(grpc.StatusCode.UNAVAILABLE, "no replica")
         return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
@@ -39,49 +39,52 @@ def proxy() -> Proxy:
 
 
 @pytest.fixture
-def against(proxy: Proxy, tmp_path: Path) -> Iterator[Callable[[], list[str]]]:
-    """What speaks against calls to a node with this proxy."""
+def check_node(proxy: Proxy, tmp_path: Path) -> Iterator[Callable[[], list[str]]]:
+    """Readiness failures of a node with this proxy."""
     server = grpc.server(ThreadPoolExecutor(1))
     health_pb2_grpc.add_HealthServicer_to_server(proxy, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield lambda: objections(f"127.0.0.1:{port}", NAMES, tmp_path / "all-answered")
+    yield lambda: readiness_failures(f"127.0.0.1:{port}", NAMES, tmp_path / "all-ready")
     server.stop(None)
 
 
-def test_at_first_every_application_must_answer(proxy: Proxy, against: Callable[[], list[str]]) -> None:
+def test_readiness_at_start_requires_every_application(proxy: Proxy, check_node: Callable[[], list[str]]) -> None:
     proxy.ready = {"catalog", "two"}
-    assert against() == ["one: UNAVAILABLE"]
-    assert against() == ["one: UNAVAILABLE"]
+    assert check_node() == ["one: UNAVAILABLE"]
+    assert check_node() == ["one: UNAVAILABLE"]
     proxy.ready = set(NAMES)
-    assert against() == []
+    assert check_node() == []
 
 
-@pytest.mark.parametrize("left", NAMES)
-def test_then_one_that_answers_is_enough(proxy: Proxy, against: Callable[[], list[str]], left: str) -> None:
-    """So the loss of a node, and with it of the only catalog, takes no other node out."""
+@pytest.mark.parametrize("remaining", NAMES)
+def test_readiness_after_start_requires_one_application(
+    proxy: Proxy, check_node: Callable[[], list[str]], remaining: str
+) -> None:
+    """The loss of one node, for example of the one with the catalog, must not make others unready."""
     proxy.ready = set(NAMES)
-    assert against() == []
-    proxy.ready, proxy.asked = {left}, []
-    assert against() == []
-    assert proxy.asked[-1] == left  # nobody else is asked: that would wake those who sleep
+    assert check_node() == []
+    proxy.ready, proxy.checked = {remaining}, []
+    assert check_node() == []
+    assert proxy.checked[-1] == remaining  # further checks would start models that are scaled to zero
 
 
-def test_a_node_whose_proxy_answers_for_nobody_is_not_called(proxy: Proxy, against: Callable[[], list[str]]) -> None:
+def test_readiness_without_any_application_fails(proxy: Proxy, check_node: Callable[[], list[str]]) -> None:
     proxy.ready = set(NAMES)
-    assert against() == []
+    assert check_node() == []
     proxy.ready = set()
-    assert against() == [f"{name}: UNAVAILABLE" for name in NAMES]
+    assert check_node() == [f"{name}: UNAVAILABLE" for name in NAMES]
 
 
 @pytest.mark.slow
-def test_the_command_that_a_kubelet_runs(service: Service, tmp_path: Path) -> None:
+def test_probe_command_exit_code(service: ServiceProcess, tmp_path: Path) -> None:
     def run(*names: str) -> tuple[int, str]:
-        order = [sys.executable, "-m", "service.probe", service.grpc, *names]
-        done = subprocess.run(order, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True)
-        return done.returncode, done.stderr
+        command = [sys.executable, "-m", "headwaiter.serving.probe", service.grpc, *names]
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return result.returncode, result.stderr
 
-    assert run("catalog", "nobody") == (1, "nobody: NOT_FOUND\n")
+    assert run("catalog", "unknown") == (1, "unknown: NOT_FOUND\n")
     assert run("catalog", "writer") == (0, "")
-    assert run("nobody", "writer") == (0, "")
-    assert run("nobody") == (1, "nobody: NOT_FOUND\n")
+    assert run("unknown", "writer") == (0, "")
+    assert run("unknown") == (1, "unknown: NOT_FOUND\n")

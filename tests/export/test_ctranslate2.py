@@ -1,4 +1,4 @@
-"""Random Transformers written by CTranslate2's own code, exported, beside CTranslate2's own translations."""
+"""Export of random Transformers saved by CTranslate2, compared with the translations of CTranslate2."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.model_spec import visit_spec
 
-from export.errors import SourceError
-from export.pipeline import Order, export
-from service.tasks.text import Tokenizer
+from headwaiter.tasks.text import Tokenizer
+from headwaiter_export.errors import SourceError
+from headwaiter_export.pipeline import ExportRequest, export
 from tests.graphs_kit import Graphs, greedy, text_source
-from tests.tokenizers_kit import ENGLISH, OTHERS
+from tests.tokenizers_kit import ENGLISH, NON_LATIN
 
 SIZE, INNER, POSITIONS, STEPS = 36, 52, 64, 40
+ATTRIBUTION = "By the test suite."
 SHAPES: dict[str, tuple[Any, ...]] = {
     "embeddings": ("vocabulary", SIZE),
     "projection": ("vocabulary", SIZE),
@@ -64,16 +65,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same_as_ctranslate2(name: str, tmp_path: Path) -> None:
+def test_export_ctranslate2_model_translates_identically(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     folder = _write(case, tmp_path / "model")
-    source = _zipped(folder, tmp_path / "tiny.argosmodel") if case.zipped else folder
-    package = export(Order(str(source), name="tiny", out=tmp_path / "out"))
+    source = _write_archive(folder, tmp_path / "tiny.argosmodel") if case.zipped else folder
+    package = export(ExportRequest(str(source), name="tiny", out=tmp_path / "out"))
     assert package.manifest.task == "translation"
     assert package.manifest.languages == {"source": "zh", "target": "en"}
-    assert package.manifest.attribution == "By nobody."
+    assert package.manifest.attribution == ATTRIBUTION
 
-    sentences = [*ENGLISH, *OTHERS[:2], "a", " ".join(ENGLISH[:2])[:95]]
+    sentences = [*ENGLISH, *NON_LATIN[:2], "a", " ".join(ENGLISH[:2])[:95]]
     graphs, decoding = Graphs(package), package.manifest.decoding
     assert decoding is not None
     assert package.manifest.preprocessing.text is not None
@@ -81,24 +82,26 @@ def test_same_as_ctranslate2(name: str, tmp_path: Path) -> None:
     tokens = [tokenizer.encode(sentence) for sentence in sentences]
     assert 48 < max(map(len, tokens)) <= POSITIONS
     sources = [text_source(graphs, row) for row in tokens]
-    got, _ = greedy(graphs, sources, [decoding.start] * len(sources), STEPS)
+    generated, _ = greedy(graphs, sources, [decoding.decoder_start_token_ids] * len(sources), STEPS)
     vocabulary = json.loads((folder / "shared_vocabulary.json").read_text())
-    assert [[vocabulary[token] for token in row] for row in got.tolist()] == _translated(folder, sentences)
+    assert [[vocabulary[token] for token in row] for row in generated.tolist()] == _translate_with_ctranslate2(
+        folder, sentences
+    )
 
 
-def _translated(folder: Path, sentences: list[str]) -> list[list[str]]:
+def _translate_with_ctranslate2(folder: Path, sentences: list[str]) -> list[list[str]]:
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
-    cut = [pieces.encode(text, out_type=str) for text in sentences]
+    sources = [pieces.encode(text, out_type=str) for text in sentences]
     translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
-    answers = translator.translate_batch(cut, beam_size=1, max_decoding_length=STEPS, max_input_length=0)
-    return [answer.hypotheses[0] for answer in answers]
+    results = translator.translate_batch(sources, beam_size=1, max_decoding_length=STEPS, max_input_length=0)
+    return [result.hypotheses[0] for result in results]
 
 
 def _write(case: Case, folder: Path) -> Path:
     folder.mkdir()
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter((*ENGLISH, *OTHERS)),
+        sentence_iterator=iter((*ENGLISH, *NON_LATIN)),
         model_writer=model,
         vocab_size=300,
         hard_vocab_limit=False,
@@ -118,7 +121,7 @@ def _write(case: Case, folder: Path) -> Path:
     spec.optimize(quantization=case.quantization)
     spec.save(str(folder))
     (folder / "metadata.json").write_text('{"from_code": "zh", "to_code": "en"}')
-    (folder / "README.md").write_text("By nobody.\n")
+    (folder / "README.md").write_text(f"{ATTRIBUTION}\n")
     return folder
 
 
@@ -127,10 +130,10 @@ def _fill(spec: TransformerSpec, vocabulary: int, tied: bool) -> None:
     shared = rng.normal(0, 0.3, (vocabulary, SIZE)).astype(np.float32)
 
     def draw(layer: Any, name: str, _: object) -> None:
-        place, part = name.rsplit("/", 1) if "/" in name else ("", name)
+        prefix, part = name.rsplit("/", 1) if "/" in name else ("", name)
         if part not in ("weight", "bias", "gamma", "beta", "encodings"):
             return
-        shape = next(SHAPES[key] for key in SHAPES if key in place.replace("embeddings_0", "embeddings"))
+        shape = next(SHAPES[key] for key in SHAPES if key in prefix.replace("embeddings_0", "embeddings"))
         if shape[0] == "vocabulary" and part == "weight" and tied:
             weight = shared
         elif part == "gamma":
@@ -141,15 +144,15 @@ def _fill(spec: TransformerSpec, vocabulary: int, tied: bool) -> None:
         setattr(layer, part, weight)
 
     visit_spec(spec, draw)
-    spec.decoder.projection.bias[2] = -100  # never the end: forty words each
+    spec.decoder.projection.bias[2] = -100  # never </s>, so that every row has STEPS tokens
 
 
-def _zipped(folder: Path, target: Path) -> Path:
-    """Argos' own layout: the model in a folder, the rest around it."""
-    inner = ("model.bin", "config.json", "shared_vocabulary.json")
+def _write_archive(folder: Path, target: Path) -> Path:
+    """Write an archive in the layout of Argos, with the model in a subdirectory."""
+    model_files = ("model.bin", "config.json", "shared_vocabulary.json")
     with zipfile.ZipFile(target, "w") as archive:
         for file in folder.iterdir():
-            archive.write(file, f"zh_en/{'model/' if file.name in inner else ''}{file.name}")
+            archive.write(file, f"zh_en/{'model/' if file.name in model_files else ''}{file.name}")
     return target
 
 
@@ -169,60 +172,62 @@ def _shorten_vocabulary(folder: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut in the data": (
         _edit(lambda content: content[: len(content) // 2]),
-        "not a whole CTranslate2 model (it ends in",
+        "not a complete CTranslate2 model (file ends in",
     ),
-    "cut at the end": (_edit(lambda content: content[:-3]), "not a whole CTranslate2 model"),
-    "empty": (_edit(lambda _: b""), "not a whole CTranslate2 model"),
-    "another version": (_edit(lambda content: struct.pack("<I", 5) + content[4:]), "its format is 5, 6 can be read"),
+    "cut at the end": (_edit(lambda content: content[:-3]), "not a complete CTranslate2 model"),
+    "empty": (_edit(lambda _: b""), "not a complete CTranslate2 model"),
+    "another version": (_edit(lambda content: struct.pack("<I", 5) + content[4:]), "version 5, supported is 6"),
     "another spec": (
         _edit(lambda content: content.replace(b"TransformerSpec", b"WhisperTinySpec")),
-        "holds a WhisperTinySpec; of CTranslate2's models, TransformerSpec can be exported",
+        "is a CTranslate2 WhisperTinySpec; only TransformerSpec is supported",
     ),
     "no SentencePiece model": (_remove("sentencepiece.model"), "has no sentencepiece.model"),
     "broken SentencePiece model": (
         lambda folder: (folder / "sentencepiece.model").write_bytes(b"soup") and None,
-        "is not a SentencePiece model",
+        "is not a readable SentencePiece model",
     ),
     "no vocabulary": (_remove("shared_vocabulary.json"), "has no shared_vocabulary.json"),
-    "short vocabulary": (_shorten_vocabulary, "embeddings and its vocabulary"),
-    "config that is not JSON": (lambda folder: (folder / "config.json").write_text("{") and None, "is not JSON"),
+    "short vocabulary": (_shorten_vocabulary, "embeddings, but its vocabulary has"),
+    "config that is not JSON": (
+        lambda folder: (folder / "config.json").write_text("{") and None,
+        "config.json is not valid JSON",
+    ),
     "vocabulary that is not JSON": (
         lambda folder: (folder / "shared_vocabulary.json").write_text("{") and None,
-        "shared_vocabulary.json is not JSON",
+        "shared_vocabulary.json is not valid JSON",
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _write(CASES["as OPUS-MT"], tmp_path_factory.mktemp("whole") / "model")
+def intact_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(CASES["as OPUS-MT"], tmp_path_factory.mktemp("intact") / "model")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged(damage: str, whole: Path, tmp_path: Path) -> None:
-    apply, sentence = DAMAGES[damage]
-    folder = Path(shutil.copytree(whole, tmp_path / "model"))
+def test_export_damaged_ctranslate2_model_is_rejected(damage: str, intact_model: Path, tmp_path: Path) -> None:
+    apply, fragment = DAMAGES[damage]
+    folder = Path(shutil.copytree(intact_model, tmp_path / "model"))
     apply(folder)
     with pytest.raises(SourceError) as caught:
-        export(Order(str(folder), out=tmp_path / "out"))
-    assert sentence in str(caught.value)
+        export(ExportRequest(str(folder), out=tmp_path / "out"))
+    assert fragment in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "out").rglob("*"))
 
 
-def test_bad_zip(whole: Path, tmp_path: Path) -> None:
-    package = _zipped(whole, tmp_path / "tiny.argosmodel")
+def test_export_truncated_archive_is_rejected(intact_model: Path, tmp_path: Path) -> None:
+    package = _write_archive(intact_model, tmp_path / "tiny.argosmodel")
     package.write_bytes(package.read_bytes()[:5000])
-    with pytest.raises(SourceError, match="is not a whole Argos package"):
-        export(Order(str(package), out=tmp_path / "out"))
+    with pytest.raises(SourceError, match="is not a complete Argos package"):
+        export(ExportRequest(str(package), out=tmp_path / "out"))
 
 
-def test_zip_takes_over_no_paths(whole: Path, tmp_path: Path) -> None:
-    """Members that point elsewhere land nowhere."""
-    package = _zipped(whole, tmp_path / "tiny.argosmodel")
+def test_unpack_archive_paths_are_ignored(intact_model: Path, tmp_path: Path) -> None:
+    package = _write_archive(intact_model, tmp_path / "tiny.argosmodel")
     with zipfile.ZipFile(package, "a") as archive:
         archive.writestr("../../../outside/README.md", "escaped")
         archive.writestr("/metadata.json", "{")
-    with pytest.raises(SourceError, match=r"metadata\.json is not JSON"):
-        export(Order(str(package), out=tmp_path / "out"))
+    with pytest.raises(SourceError, match=r"metadata\.json is not valid JSON"):
+        export(ExportRequest(str(package), out=tmp_path / "out"))
     assert not (tmp_path.parent / "outside").exists()

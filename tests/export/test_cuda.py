@@ -4,13 +4,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from export.cuda import demand_ready, fallbacks
-from export.errors import ExportError
+from headwaiter_export.errors import ExportError
+from headwaiter_export.validation.cuda import check_cuda_ready, cpu_fallbacks
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft": 1]>'
 GRAPHS: dict[str, tuple[str, dict[str, str]]] = {
-    "halves": ("(float16[n, 4] x, float16[4, 4] z) => (float16[n, 4] y) { y = MatMul(x, z) }", {}),
-    "made up": (
+    "fp16": ("(float16[n, 4] x, float16[4, 4] z) => (float16[n, 4] y) { y = MatMul(x, z) }", {}),
+    "unknown operator": (
         "(float16[n, 4] x) => (float16[n, 4] y) { y = com.microsoft.Salad(x) }",
         {"Salad": "no kernel"},
     ),
@@ -25,17 +25,17 @@ GRAPHS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def _found(body: str) -> dict[str, str]:
-    return fallbacks(ir.from_proto(onnx.parser.parse_model(f"{HEADER} graph {body}")))
+def _parse_fallbacks(body: str) -> dict[str, str]:
+    return cpu_fallbacks(ir.from_proto(onnx.parser.parse_model(f"{HEADER} graph {body}")))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_fallbacks(name: str) -> None:
+def test_cpu_fallbacks_lists_operators_without_kernel(name: str) -> None:
     body, expected = GRAPHS[name]
-    assert _found(body) == expected
+    assert _parse_fallbacks(body) == expected
 
 
-def test_heavy_operators_must_not_fall_back() -> None:
-    demand_ready("decoder", _found(GRAPHS["made up"][0]))
-    with pytest.raises(ExportError, match=r"decoder: MatMul would run on the CPU .*int32"):
-        demand_ready("decoder", _found(GRAPHS["wrong type"][0]))
+def test_check_cuda_ready_required_operator_is_rejected() -> None:
+    check_cuda_ready("decoder", _parse_fallbacks(GRAPHS["unknown operator"][0]))
+    with pytest.raises(ExportError, match=r"decoder: MatMul would fall back to the CPU .*int32"):
+        check_cuda_ready("decoder", _parse_fallbacks(GRAPHS["wrong type"][0]))

@@ -1,4 +1,4 @@
-"""Exports that must not happen: one clear sentence, nothing half-written, what was there before untouched."""
+"""Rejected exports: one sentence, no partial package, existing packages unchanged."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from export.errors import ExportError, SourceError
-from export.families.text_classification import DistilBert
-from export.family import families, family, family_of
-from export.pipeline import Order, export
-from export.runtime import Arrays
-from service.package import PackageError, open_package, verify
+from headwaiter.package.manifest import PackageError, open_package, verify
+from headwaiter_export.errors import ExportError, SourceError
+from headwaiter_export.families.family import families, family, find_family
+from headwaiter_export.families.text_classification import DistilBert
+from headwaiter_export.pipeline import ExportRequest, export
+from headwaiter_export.validation.runtime import Arrays
 from tests.tokenizers_kit import write_bert_tokenizer
 
 Checkpoints = Callable[[str], Path]
@@ -37,10 +37,10 @@ def _pickle(folder: Path) -> None:
     _weights(folder).unlink()
 
 
-def _truncate(share: float) -> Callable[[Path], None]:
+def _truncate(fraction: float) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = _weights(folder).read_bytes()
-        _weights(folder).write_bytes(content[: int(len(content) * share)])
+        _weights(folder).write_bytes(content[: int(len(content) * fraction)])
 
     return damage
 
@@ -82,116 +82,116 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "pickled weights only": (
         "distilbert",
         _pickle,
-        "convert it to model.safetensors where you trust it, with transformers' from_pretrained(…).save_pretrained(…)",
+        "convert them to model.safetensors with transformers' from_pretrained(…).save_pretrained(…)",
     ),
-    "no weights": ("distilbert", _remove("*.safetensors"), "has no weights: model.safetensors is expected"),
-    "safetensors cut in the data": ("distilbert", _truncate(0.9), "model.safetensors is damaged or cut short"),
-    "safetensors cut in the header": ("distilbert", _truncate(0.001), "model.safetensors is damaged or cut short"),
-    "empty safetensors": ("distilbert", _truncate(0), "model.safetensors is damaged or cut short"),
+    "no weights": ("distilbert", _remove("*.safetensors"), "has no weights; model.safetensors is required"),
+    "safetensors cut in the data": ("distilbert", _truncate(0.9), "model.safetensors is damaged or truncated"),
+    "safetensors cut in the header": ("distilbert", _truncate(0.001), "model.safetensors is damaged or truncated"),
+    "empty safetensors": ("distilbert", _truncate(0), "model.safetensors is damaged or truncated"),
     "garbage safetensors": (
         "distilbert",
         _overwrite("model.safetensors", "soup " * 100),
-        "model.safetensors is damaged or cut short",
+        "model.safetensors is damaged or truncated",
     ),
     "no config": ("distilbert", _remove("config.json"), "has no config.json"),
     "config that is not JSON": (
         "distilbert",
         _overwrite("config.json", "{model_type: bert"),
-        "config.json is not JSON",
+        "config.json is not valid JSON",
     ),
-    "config that is a list": ("distilbert", _overwrite("config.json", "[]"), "does not say its model_type"),
-    "no model_type": ("distilbert", _configure(model_type=None), "does not say its model_type"),
+    "config that is a list": ("distilbert", _overwrite("config.json", "[]"), "has no model_type"),
+    "no model_type": ("distilbert", _configure(model_type=None), "has no model_type"),
     "unknown family": (
         "distilbert",
         _configure(model_type="llama"),
-        f"The family 'llama' is not known; known are {', '.join(families())}.",
+        f"model_type 'llama' is not supported; supported are {', '.join(families())}.",
     ),
     "no tokenizer": ("distilbert", _remove(*_TOKENIZER), "tokenizer.json"),
     "broken tokenizer": ("distilbert", _overwrite("tokenizer.json", "{"), "tokenizer"),
-    "no image processor": ("vit", _remove("preprocessor_config.json"), "needed is preprocessor_config.json"),
+    "no image processor": ("vit", _remove("preprocessor_config.json"), "preprocessor_config.json is required"),
     "broken image processor": ("vit", _overwrite("preprocessor_config.json", "{"), "preprocessor_config.json"),
-    "no head": ("distilbert", _headless, "lack classifier.bias and 1 more: BertForSequenceClassification is needed"),
-    "another size": ("distilbert", _configure(hidden_dim=99), "lin1.bias is [52], not [99]"),
+    "no head": ("distilbert", _headless, "lack classifier.bias and 1 more; BertForSequenceClassification is required"),
+    "another size": ("distilbert", _configure(hidden_dim=99), "lin1.bias has shape [52], expected [99]"),
     "heads that do not divide": ("distilbert", _configure(n_heads=5), "cannot be loaded"),
 }
 
 
 @pytest.fixture
 def source(tmp_path: Path, checkpoints: Checkpoints) -> Callable[[str], Path]:
-    """A copy of a checkpoint that may be damaged."""
+    """Copies of checkpoints that the test may damage."""
     return lambda kind: Path(shutil.copytree(checkpoints(kind), tmp_path / "source"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_sources(damage: str, tmp_path: Path, source: Callable[[str], Path]) -> None:
-    kind, apply, sentence = DAMAGES[damage]
+def test_export_damaged_source_is_rejected(damage: str, tmp_path: Path, source: Callable[[str], Path]) -> None:
+    kind, apply, fragment = DAMAGES[damage]
     folder = source(kind)
     apply(folder)
-    _demand_refused(Order(str(folder), out=tmp_path / "models"), sentence)
+    _assert_rejected(ExportRequest(str(folder), out=tmp_path / "models"), fragment)
     assert not list((tmp_path / "models").rglob("*"))
 
 
-ORDERS: dict[str, tuple[dict[str, Any], str]] = {
-    "wrong task": ({"task": "translation"}, "is a distilbert for classification, not for translation"),
+INVALID_REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
+    "wrong task": ({"task": "translation"}, "is a distilbert model for classification, not for translation"),
     **{
         f"name {name!r}": ({"name": name}, "is not a package name")
         for name in ("Tiny", "-tiny", ".tiny", "a/b", "../up", "", "tiny model", "naïve", "tiny\n")
     },
     **{
-        f"version {version!r}": ({"version": version}, "versions are whole numbers from 1 on")
+        f"version {version!r}": ({"version": version}, "versions are integers from 1")
         for version in ("0", "01", "x", "-1", "1.5", "", "²", "١", "../2")
     },
-    "no such source": ({"source": "no/such/folder/anywhere"}, "is neither a directory"),
+    "no such source": ({"source": "no/such/folder/anywhere"}, "no/such/folder/anywhere is not a source"),
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_wrong_orders(order: str, tmp_path: Path, checkpoints: Checkpoints) -> None:
-    changes, sentence = ORDERS[order]
-    _demand_refused(
-        Order(**{"source": str(checkpoints("distilbert")), "out": tmp_path / "models", **changes}), sentence
+@pytest.mark.parametrize("case", INVALID_REQUESTS)
+def test_export_invalid_request_is_rejected(case: str, tmp_path: Path, checkpoints: Checkpoints) -> None:
+    changes, fragment = INVALID_REQUESTS[case]
+    _assert_rejected(
+        ExportRequest(**{"source": str(checkpoints("distilbert")), "out": tmp_path / "models", **changes}), fragment
     )
     assert not list((tmp_path / "models").rglob("*"))
 
 
-def test_out_that_cannot_be_a_folder(tmp_path: Path, checkpoints: Checkpoints) -> None:
+def test_export_unwritable_output_is_rejected(tmp_path: Path, checkpoints: Checkpoints) -> None:
     (tmp_path / "file").write_text("not a folder")
     for out in (tmp_path / "file", tmp_path / "file/models", Path("/proc/headwaiter")):
-        _demand_refused(Order(str(checkpoints("distilbert")), out=out), "choose another place with --out")
+        _assert_rejected(ExportRequest(str(checkpoints("distilbert")), out=out), "choose another directory with --out")
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
 class WrongReference(DistilBert):
-    """An original that says something else than the graphs: what a wrong export looks like to the checks."""
+    """A family whose reference outputs differ from its graphs, as after an incorrect export."""
 
     def reference(self, arrays: Arrays) -> Arrays:
         return {name: value + np.float32(0.01) for name, value in super().reference(arrays).items()}
 
 
 @pytest.fixture
-def wrong() -> Iterator[None]:
-    real = family_of("distilbert")
+def wrong_reference() -> Iterator[None]:
+    real = find_family("distilbert")
     family("distilbert")(WrongReference)
     yield
     family("distilbert")(real)
 
 
-@pytest.mark.usefixtures("wrong")
-def test_out_of_tolerance(tmp_path: Path, checkpoints: Checkpoints) -> None:
-    with pytest.raises(ExportError, match=r"differ from torch fp32 \(logits: .* of the spread, at most 1e-04"):
-        export(Order(str(checkpoints("distilbert")), out=tmp_path / "models"))
+@pytest.mark.usefixtures("wrong_reference")
+def test_export_out_of_tolerance_raises_export_error(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    with pytest.raises(ExportError, match=r"differ from torch fp32 \(logits: .* the maximum is 1e-04\)"):
+        export(ExportRequest(str(checkpoints("distilbert")), out=tmp_path / "models"))
     assert not list((tmp_path / "models").rglob("*"))
 
 
-def test_existing_version(tmp_path: Path, checkpoints: Checkpoints) -> None:
-    order = Order(str(checkpoints("distilbert")), out=tmp_path)
-    package = export(order)
+def test_export_existing_version_is_replaced_only_with_force(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    request = ExportRequest(str(checkpoints("distilbert")), out=tmp_path)
+    package = export(request)
     before = _contents(tmp_path)
-    _demand_refused(order, "is there already: give another --version, or --force to replace it")
+    _assert_rejected(request, "already exists; choose another --version, or replace it with --force")
     assert _contents(tmp_path) == before
 
-    forced = Order(order.source, out=tmp_path, force=True)
-    real = family_of("distilbert")
+    forced = ExportRequest(request.source, out=tmp_path, force=True)
+    real = find_family("distilbert")
     family("distilbert")(WrongReference)
     try:
         with pytest.raises(ExportError):
@@ -201,15 +201,15 @@ def test_existing_version(tmp_path: Path, checkpoints: Checkpoints) -> None:
     assert _contents(tmp_path) == before
 
     package.file("tokenizer.json").write_text("damaged")
-    package.file("left-over").write_text("from before")
+    package.file("extra").write_text("from the previous package")
     verify(export(forced))
     assert {path for path, _ in _contents(tmp_path)} == {path for path, _ in before}
 
 
-DIES_WHILE_PACKING = """
+KILLED_WHILE_PACKING = """
 import contextlib, os, signal, sys
 from pathlib import Path
-from export.pipeline import Order, export
+from headwaiter_export.pipeline import ExportRequest, export
 
 @contextlib.contextmanager
 def step(text):
@@ -217,33 +217,35 @@ def step(text):
         os.kill(os.getpid(), signal.SIGKILL)
     yield
 
-export(Order(sys.argv[1], out=Path(sys.argv[2])), step)
+export(ExportRequest(sys.argv[1], out=Path(sys.argv[2])), step)
 """
 
 
 @pytest.mark.slow
-def test_killed(tmp_path: Path, checkpoints: Checkpoints) -> None:
-    order = Order(str(checkpoints("distilbert")), out=tmp_path / "models")
-    finished = subprocess.run(
-        [sys.executable, "-c", DIES_WHILE_PACKING, order.source, str(order.out)], check=False, timeout=300
+def test_export_killed_leaves_no_package(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    request = ExportRequest(str(checkpoints("distilbert")), out=tmp_path / "models")
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_PACKING, request.source, str(request.out)], check=False, timeout=300
     )
-    assert finished.returncode == -signal.SIGKILL
-    assert any(order.out.rglob("*.onnx")), "it was killed in the middle"
+    assert result.returncode == -signal.SIGKILL
+    assert any(request.out.rglob("*.onnx")), "the process was not killed while packing"
     with pytest.raises(PackageError):
-        open_package(order.out / order.package_name)
+        open_package(request.out / request.package_name)
 
-    verify(export(order))
-    assert {path.name for path in (order.out / order.package_name).iterdir()} == {"1"}
+    verify(export(request))
+    assert {path.name for path in (request.out / request.package_name).iterdir()} == {"1"}
 
 
-def test_too_small_a_disk(small_disk: Callable[[int], Path], checkpoints: Checkpoints) -> None:
+def test_export_insufficient_disk_space_is_rejected(
+    small_disk: Callable[[int], Path], checkpoints: Checkpoints
+) -> None:
     disk = small_disk(2)
-    _demand_refused(Order(str(checkpoints("distilbert")), out=disk), "MB left and the export needs about")
+    _assert_rejected(ExportRequest(str(checkpoints("distilbert")), out=disk), "MB free, the export needs about")
     assert not list(disk.iterdir())
 
 
-def test_disk_that_fills_up(small_disk: Callable[[int], Path], checkpoints: Checkpoints) -> None:
-    """Somebody else's file takes the room that was there when the export began."""
+def test_export_disk_full_leaves_nothing(small_disk: Callable[[int], Path], checkpoints: Checkpoints) -> None:
+    """Another file fills the disk after the export has started."""
     disk = small_disk(32)
     other = disk / "other"
 
@@ -253,17 +255,17 @@ def test_disk_that_fills_up(small_disk: Callable[[int], Path], checkpoints: Chec
             other.write_bytes(bytes(shutil.disk_usage(disk).free - 8192))
         yield
 
-    with pytest.raises(SourceError, match="is full: free some room") as caught:
-        export(Order(str(checkpoints("distilbert")), out=disk), step)
+    with pytest.raises(SourceError, match="is full; free some space") as caught:
+        export(ExportRequest(str(checkpoints("distilbert")), out=disk), step)
     assert "\n" not in str(caught.value)
     assert list(disk.iterdir()) == [other]
 
 
-def _demand_refused(order: Order, sentence: str) -> None:
+def _assert_rejected(request: ExportRequest, fragment: str) -> None:
     with pytest.raises(SourceError) as caught:
-        export(order)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value), "one sentence"
+        export(request)
+    assert fragment in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def _contents(folder: Path) -> list[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""fp16 and int8 of every family: sizes, losses, and answers that do not depend on who else is in the batch."""
+"""fp16 and int8 packages of every family: size, precision loss and batch invariance."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import numpy as np
 import pytest
 from transformers import MarianConfig, MarianMTModel
 
-from export.pipeline import Order, export
-from service.package import WEIGHTS, Manifest, Precision, padded_length
+from headwaiter.package.manifest import WEIGHTS, Manifest, Precision, padded_length
+from headwaiter_export.pipeline import ExportRequest, export
 from tests.conftest import Packages
-from tests.graphs_kit import Arrays, Graphs, Table, greedy, stacked, text_source
+from tests.graphs_kit import Arrays, DecoderBatch, Graphs, greedy, stacked, text_source
 from tests.tokenizers_kit import write_marian_tokenizer
 
-WRITERS = ("marian", "bart", "t5", "caption-vit", "gpt2")
-ONE_PASS = ("vit", "deit", "swin", "bert", "distilbert", "roberta", "detr", "yolos")
-FAMILIES = (*WRITERS, *ONE_PASS, "decision_transformer")
+TEXT_DECODERS = ("marian", "bart", "t5", "caption-vit", "gpt2")
+SINGLE_PASS = ("vit", "deit", "swin", "bert", "distilbert", "roberta", "detr", "yolos")
+FAMILIES = (*TEXT_DECODERS, *SINGLE_PASS, "decision_transformer")
 BATCHES = (2, 5, 16)
 ROWS = max(BATCHES)
 STEPS = 40
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_fp16_is_ready_for_cuda(kind: str, packages: Packages) -> None:
+def test_fp16_has_no_cpu_fallbacks(kind: str, packages: Packages) -> None:
     manifest = packages(kind, "fp16").package.manifest
     assert manifest.loss is not None
     assert 0 < manifest.loss.logits < 0.02
     assert manifest.cuda == {}
     assert {state.dtype for state in manifest.states} <= {"float16"}
-    answers = ("logits", "scores", "boxes", "action", "top_scores")
-    ports = {port.name: port.dtype for graph in manifest.graphs.values() for port in graph.outputs}
-    assert {ports[name] for name in answers if name in ports} == {"float32"}
-    assert {dtype for name, dtype in ports.items() if name.startswith("cross.")} <= {"float16"}
+    fp32_outputs = ("logits", "scores", "boxes", "action", "top_scores")
+    dtypes = {port.name: port.dtype for graph in manifest.graphs.values() for port in graph.outputs}
+    assert {dtypes[name] for name in fp32_outputs if name in dtypes} == {"float32"}
+    assert {dtype for name, dtype in dtypes.items() if name.startswith("cross.")} <= {"float16"}
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_int8_answers_the_same_in_any_batch(kind: str, packages: Packages) -> None:
+def test_int8_is_batch_invariant(kind: str, packages: Packages) -> None:
     package = packages(kind, "int8").package
     assert package.manifest.loss is not None
     assert 0 < package.manifest.loss.logits < 0.25
     assert package.manifest.loss.batched < 1e-6
-    answers = _answers(Graphs(package), np.random.default_rng(5))
-    alone = np.concatenate([answers(slice(row, row + 1)) for row in range(ROWS)])
+    outputs = _output_function(Graphs(package), np.random.default_rng(5))
+    single_rows = np.concatenate([outputs(slice(row, row + 1)) for row in range(ROWS)])
     for size in BATCHES:
-        together = np.concatenate([answers(slice(start, start + size)) for start in range(0, ROWS, size)])
-        assert together.tobytes() == alone.tobytes(), f"batches of {size}"
+        batched = np.concatenate([outputs(slice(start, start + size)) for start in range(0, ROWS, size)])
+        assert batched.tobytes() == single_rows.tobytes(), f"batches of {size}"
 
 
-def _answers(graphs: Graphs, rng: np.random.Generator) -> Callable[[slice], np.ndarray]:
-    """What the graphs answer to some of the same sixteen inputs."""
+def _output_function(graphs: Graphs, rng: np.random.Generator) -> Callable[[slice], np.ndarray]:
+    """Return a function that runs the graphs on a slice of the same `ROWS` random inputs."""
     manifest = graphs.manifest
     if manifest.task == "policy":
         numbers = rng.standard_normal((ROWS, 10, 3, 9)).astype(np.float32)
@@ -58,7 +58,7 @@ def _answers(graphs: Graphs, rng: np.random.Generator) -> Callable[[slice], np.n
     rows = [_input(graphs, length, rng) for length in rng.integers(1, 60, ROWS)]
     if "decoder" not in manifest.graphs:
         return lambda which: graphs.run("model", stacked(rows[which]))["scores"]
-    start = list(manifest.decoding.start)  # type: ignore[union-attr]
+    start = list(manifest.decoding.decoder_start_token_ids)  # type: ignore[union-attr]
     prompts = [start if manifest.task == "translation" else [*start, *range(9, 10 + row % 5)] for row in range(ROWS)]
     sources = [] if manifest.task == "generation" else rows
     return lambda which: greedy(graphs, sources[which], prompts[which], STEPS)[0]
@@ -83,26 +83,26 @@ def _input(graphs: Graphs, length: int, rng: np.random.Generator) -> Arrays:
 
 def _actions(graphs: Graphs, numbers: np.ndarray) -> Iterator[np.ndarray]:
     rows, length = numbers.shape[:2]
-    table = Table(graphs, rows, 3 * length)
-    taken = table.seat({}, rows)
+    batch = DecoderBatch(graphs, rows, 3 * length)
+    row_slice = batch.add_rows({}, rows)
     for time in range(length):
         for kind in range(3):
-            now = numbers[:, time, kind]
+            current = numbers[:, time, kind]
             feeds = {
                 "kinds": np.full((rows, 1), kind),
                 "timesteps": np.full((rows, 1), time),
-                "returns": now[:, :1],
-                "states": now[:, None, 1:6],
-                "actions": now[:, None, 6:9],
+                "returns": current[:, :1],
+                "states": current[:, None, 1:6],
+                "actions": current[:, None, 6:9],
             }
-            answer = table.advance(taken, feeds, np.ones(rows, np.int32))
+            outputs = batch.advance(row_slice, feeds, np.ones(rows, np.int32))
             if kind == 1:
-                yield answer["action"]
+                yield outputs["action"]
 
 
 @pytest.fixture(scope="module")
 def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Marian of 5.9 M parameters with a vocabulary that weighs something."""
+    """A Marian checkpoint of 5.9 M parameters with a realistic share of embedding weights."""
     folder = tmp_path_factory.mktemp("medium")
     write_marian_tokenizer(folder)
     config = MarianConfig(
@@ -124,17 +124,17 @@ def medium(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_sizes(medium: Path, tmp_path: Path) -> None:
-    """One set of weights for both graphs, tied embeddings once, in as many bytes as the precision has."""
+def test_weights_size_matches_precision(medium: Path, tmp_path: Path) -> None:
+    """Both graphs share one set of weights, and tied embeddings are stored once."""
 
-    def made(precision: Precision) -> tuple[Manifest, int]:
-        package = export(Order(str(medium), name="medium", out=tmp_path, precision=precision))
+    def export_medium(precision: Precision) -> tuple[Manifest, int]:
+        package = export(ExportRequest(str(medium), name="medium", out=tmp_path, precision=precision))
         return package.manifest, package.file(WEIGHTS).stat().st_size
 
-    manifest, full = made("fp32")
+    manifest, fp32_size = export_medium("fp32")
     assert 5e6 < manifest.parameters < 1e7
-    assert full <= 1.05 * 4 * manifest.parameters
-    assert made("fp16")[1] <= 1.05 * 2 * manifest.parameters
-    assert made("int8")[1] <= 0.4 * full
-    graphs = sum(file.stat().st_size for file in tmp_path.rglob("*.onnx"))
-    assert graphs < 1e6, "weights are in the weights file"
+    assert fp32_size <= 1.05 * 4 * manifest.parameters
+    assert export_medium("fp16")[1] <= 1.05 * 2 * manifest.parameters
+    assert export_medium("int8")[1] <= 0.4 * fp32_size
+    graph_size = sum(file.stat().st_size for file in tmp_path.rglob("*.onnx"))
+    assert graph_size < 1e6, "the weights belong into the weights file"

@@ -1,4 +1,4 @@
-"""A family whose attention has no fused operator: refused, unless asked for, and then said why."""
+"""A family without a fused attention operator: rejected by default, exported with a stated reason on request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
 
-from export.errors import SourceError
-from export.pipeline import Order, export
-from service import open_model
-from tests.checkpoints_kit import save
+from headwaiter import open_model
+from headwaiter_export.errors import SourceError
+from headwaiter_export.pipeline import ExportRequest, export
+from tests.checkpoints_kit import save_randomised
 from tests.tokenizers_kit import write_bert_tokenizer
 
 
@@ -35,25 +35,25 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_labels=3,
     )
     torch.manual_seed(4)
-    save(DebertaV2ForSequenceClassification(config), folder)
+    save_randomised(DebertaV2ForSequenceClassification(config), folder)
     return folder
 
 
-def test_it_is_refused_unless_asked_for(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"deberta-v2 comes out unfused .* --allow-unfused"):
-        export(Order(str(checkpoint), out=tmp_path / "models"))
+def test_unfused_family_is_rejected_by_default(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"deberta-v2 cannot be fused .* --allow-unfused"):
+        export(ExportRequest(str(checkpoint), out=tmp_path / "models"))
     assert not (tmp_path / "models").exists()
 
 
-def test_it_says_why_and_answers_the_same_in_any_company(checkpoint: Path, tmp_path: Path) -> None:
-    package = export(Order(str(checkpoint), out=tmp_path / "models", allow_unfused=True))
+def test_unfused_export_states_reason_and_is_batch_invariant(checkpoint: Path, tmp_path: Path) -> None:
+    package = export(ExportRequest(str(checkpoint), out=tmp_path / "models", allow_unfused=True))
     fused = package.manifest.fused
     assert (fused.attention, fused.fused) == (2, 0)
-    assert fused.because is not None
-    assert "no fused operator" in fused.because
+    assert fused.unfused_reason is not None
+    assert "no fused operator" in fused.unfused_reason
     texts = ["a table for two", "the bill", "what is the soup of the day, and is there any fish in it?"]
     with open_model(package.folder, threads=1) as model:
-        together = model.classify(text=texts)
-        for text, labels in zip(texts, together, strict=True):
-            (alone,) = model.classify(text=text)
-            assert [label.score for label in alone] == pytest.approx([label.score for label in labels], abs=1e-6)
+        batched = model.classify(text=texts)
+        for text, labels in zip(texts, batched, strict=True):
+            (single,) = model.classify(text=text)
+            assert [label.score for label in single] == pytest.approx([label.score for label in labels], abs=1e-6)

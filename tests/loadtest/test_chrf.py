@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.chrf import chrf
+from loadtest.engine.chrf import chrf
 
-# What sacreBLEU 2.6.0 gives: CHRF().corpus_score(texts, [references]).
+# Scores of sacreBLEU 2.6.0: CHRF().corpus_score(texts, [references]).
 SACREBLEU = [
     (["The server is down."], ["The server is down."], 100.0),
     (["it rains  today"], ["it rains today"], 100.0),
@@ -23,10 +23,10 @@ SACREBLEU = [
 
 
 @pytest.mark.parametrize(("texts", "references", "score"), SACREBLEU)
-def test_is_what_sacrebleu_counts(texts: list[str], references: list[str], score: float) -> None:
+def test_chrf_matches_sacrebleu(texts: list[str], references: list[str], score: float) -> None:
     assert chrf(texts, references) == pytest.approx(score, abs=1e-9)
 
 
-def test_every_text_needs_its_reference() -> None:
+def test_chrf_missing_reference_raises() -> None:
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         chrf(["one", "two"], ["one"])

@@ -1,4 +1,4 @@
-"""Load tests as their users run them, short: locust with and without its page, and every scenario, on one service."""
+"""Short load tests against one service: every scenario, and locust with and without its web page."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from typing import Any
 
 import pytest
 
-from loadtest.served import Service, free_ports, serving
+from loadtest.service_process import ServiceProcess, free_ports, running_service
 from tests.conftest import Packages
-from tests.serving_kit import TASKS, one_of_each
+from tests.serving_kit import TASKS, one_model_per_task
 
 pytestmark = pytest.mark.slow
 
 SCENARIOS = ("ramp", "steady", "burst", "soak", "cancel-storm")
-RATE = 16.0  # low enough to be carried, high enough that each way of each task is drawn
+RATE = 16.0  # below the capacity, but high enough that every task is drawn over every transport
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(tmp_path_factory.mktemp("service"), one_of_each(packages)) as running:
+def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with running_service(tmp_path_factory.mktemp("service"), one_model_per_task(packages)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def reports(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All scenarios, one after another."""
+def reports(service: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run all scenarios and return the directory of their results."""
     out = tmp_path_factory.mktemp("reports")
-    told = ["--ways", "grpc,http", "--rate", str(RATE), "--most", "30", "--seconds", "2", "--p95", "20000"]
-    done = run("loadtest.scenarios", *SCENARIOS, *addresses(service), *told, "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["--transports", "grpc,http", "--rate", str(RATE), "--max-rate", "30", "--seconds", "2", "--p95", "20000"]
+    result = run("loadtest.scenarios", *SCENARIOS, *addresses(service), *options, "--out", str(out))
+    assert result.returncode == 0, result.stdout + result.stderr
     return out
 
 
@@ -49,7 +49,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240)
 
 
-def addresses(service: Service) -> list[str]:
+def addresses(service: ServiceProcess) -> list[str]:
     return ["--grpc", service.grpc, "--http", service.http, "--metrics", service.metrics]
 
 
@@ -58,100 +58,105 @@ def report(reports: Path, scenario: str) -> Any:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_numbers_of_a_scenario_add_up(reports: Path, scenario: str) -> None:
-    found = report(reports, scenario)
-    totals = found["totals"]
-    assert totals["sent"] == sum(totals[how] for how in ("answered", "refused", "left", "failed")) > 0
+def test_scenario_counts_add_up(reports: Path, scenario: str) -> None:
+    results = report(reports, scenario)
+    totals = results["totals"]
+    assert totals["sent"] == sum(totals[outcome] for outcome in ("answered", "rejected", "cancelled", "failed")) > 0
     assert totals["sent"] == sum(totals["codes"].values())
-    assert totals["sent"] == sum(phase["tally"]["sent"] for phase in found["phases"])
+    assert totals["sent"] == sum(phase["call_counts"]["sent"] for phase in results["phases"])
     with (reports / f"{scenario}.csv").open() as file:
         seconds = list(csv.DictReader(file))
-    for how in ("sent", "answered", "refused", "left", "failed"):
-        assert sum(int(second[how]) for second in seconds) == totals[how]
-    assert totals["failed"] == 0, found["errors"]
+    for outcome in ("sent", "answered", "rejected", "cancelled", "failed"):
+        assert sum(int(second[outcome]) for second in seconds) == totals[outcome]
+    assert totals["failed"] == 0, results["errors"]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_service_counted_what_its_callers_counted(reports: Path, scenario: str) -> None:
-    found = report(reports, scenario)
-    assert {each["model"] for each in found["service_counted"]} == set(TASKS)
-    assert [each for each in found["service_counted"] if not each["agrees"]] == []
-    assert sum(sum(each["called"].values()) for each in found["service_counted"]) == found["totals"]["sent"]
-    assert found["rows_in_use_afterwards"] == 0
+def test_scenario_counts_match_service_metrics(reports: Path, scenario: str) -> None:
+    results = report(reports, scenario)
+    assert {comparison["model"] for comparison in results["count_comparison"]} == set(TASKS)
+    assert [comparison for comparison in results["count_comparison"] if not comparison["agrees"]] == []
+    assert (
+        sum(sum(comparison["client_counts"].values()) for comparison in results["count_comparison"])
+        == results["totals"]["sent"]
+    )
+    assert results["slots_in_use_after"] == 0
 
 
 @pytest.mark.parametrize("scenario", ["ramp", "steady", "soak"])
-def test_locust_saw_no_failure_at_a_modest_rate(reports: Path, scenario: str) -> None:
-    found = report(reports, scenario)
-    firsts = sum(each["first_piece_ms"]["count"] for each in found["methods"])
-    assert found["locust"]["failures"] == 0
-    assert found["locust"]["requests"] == firsts + sum(sum(each["codes"].values()) for each in found["methods"])
+def test_scenario_below_capacity_reports_no_locust_failures(reports: Path, scenario: str) -> None:
+    results = report(reports, scenario)
+    first_chunks = sum(method["first_chunk_ms"]["count"] for method in results["methods"])
+    assert results["locust"]["failures"] == 0
+    assert results["locust"]["requests"] == first_chunks + sum(
+        sum(method["codes"].values()) for method in results["methods"]
+    )
 
 
-def test_every_task_was_asked_over_every_way(reports: Path) -> None:
-    asked = {
-        (each["model"], each["method"], each["way"])
+def test_scenarios_cover_every_task_and_transport(reports: Path) -> None:
+    covered = {
+        (entry["model"], entry["method"], entry["transport"])
         for scenario in SCENARIOS
-        for each in report(reports, scenario)["methods"]
+        for entry in report(reports, scenario)["methods"]
     }
     both = {"translator": "Translate", "captioner": "Caption", "texts": "Classify", "pictures": "Classify"}
     both |= {"finder": "Detect", "writer": "Generate"}
-    assert {(model, method, way) for model, method in both.items() for way in ("grpc", "http")} <= asked
-    assert {("translator", "TranslateStream", way) for way in ("grpc", "http")} <= asked
-    assert {("player", "Episode", "grpc"), ("player", "EpisodeStep", "grpc"), ("player", "Act", "http")} <= asked
+    assert {(model, method, transport) for model, method in both.items() for transport in ("grpc", "http")} <= covered
+    assert {("translator", "TranslateStream", transport) for transport in ("grpc", "http")} <= covered
+    assert {("player", "Episode", "grpc"), ("player", "EpisodeStep", "grpc"), ("player", "Act", "http")} <= covered
 
 
-def test_streams_have_a_first_piece_before_their_end(reports: Path) -> None:
-    streams = [each for each in report(reports, "burst")["methods"] if each["first_piece_ms"]["count"]]
+def test_scenario_streams_report_first_chunk_before_end(reports: Path) -> None:
+    streams = [stream for stream in report(reports, "burst")["methods"] if stream["first_chunk_ms"]["count"]]
     assert streams
-    assert all(each["method"].endswith("Stream") for each in streams)
-    assert all(each["first_piece_ms"]["p50"] <= each["latency_ms"]["longest"] for each in streams)
+    assert all(stream["method"].endswith("Stream") for stream in streams)
+    assert all(stream["first_chunk_ms"]["p50"] <= stream["latency_ms"]["max"] for stream in streams)
 
 
-def test_scenarios_did_what_they_are_for(reports: Path) -> None:
+def test_scenarios_apply_their_load_patterns(reports: Path) -> None:
     ramp, burst, storm = (report(reports, name) for name in ("ramp", "burst", "cancel-storm"))
     assert [phase["phase"]["rate"] for phase in ramp["phases"]] == [16, 24]
+    objective = "p95 within 20000 ms and at most 1 % errors"
     assert ramp["verdict"] == {
         "holds": True,
         "rate": 24,
-        "sentence": "The knee was not reached: 24 calls a second still had p95 within 20000 ms and at most 1 % errors.",
+        "summary": f"The capacity was not reached: 24 requests/s met the objective: {objective}.",
     }
-    before, during, after = (phase["tally"]["sent"] for phase in burst["phases"])
+    before, during, after = (phase["call_counts"]["sent"] for phase in burst["phases"])
     assert during > 3 * max(before, after)
-    assert storm["totals"]["left"] > 0
-    assert [phase["tally"]["left"] > 0 for phase in storm["phases"]] == [False, True, False]
+    assert storm["totals"]["cancelled"] > 0
+    assert [phase["call_counts"]["cancelled"] > 0 for phase in storm["phases"]] == [False, True, False]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_report_stands_by_itself(reports: Path, scenario: str) -> None:
+def test_scenario_html_report_is_self_contained(reports: Path, scenario: str) -> None:
     page = (reports / f"{scenario}.html").read_text()
     assert page.count("<svg") == 4
-    assert escape(report(reports, scenario)["verdict"]["sentence"]) in page
+    assert escape(report(reports, scenario)["verdict"]["summary"]) in page
     assert not any(word in page for word in ("<script", "<link", "src=", "<img"))
 
 
-def test_locust_by_itself(service: Service, tmp_path: Path) -> None:
-    """Guests who think, of every task, over both ways; locust ends with 1 where anything failed."""
-    told = ["--headless", "--users", "16", "--spawn-rate", "16", "--run-time", "4s", "--think", "0.4"]
-    where = ["--grpc", service.grpc, "--http", service.http, "--csv", str(tmp_path / "locust")]
-    done = run("locust", "-f", "loadtest/locustfile.py", *told, *where, "--only-summary")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_locust_headless_closed_loop_has_no_failures(service: ServiceProcess, tmp_path: Path) -> None:
+    options = ["--headless", "--users", "16", "--spawn-rate", "16", "--run-time", "4s", "--think", "0.4"]
+    targets = ["--grpc", service.grpc, "--http", service.http, "--csv", str(tmp_path / "locust")]
+    result = run("locust", "-f", "loadtest/locustfile.py", *options, *targets, "--only-summary")
+    assert result.returncode == 0, result.stdout + result.stderr
     with (tmp_path / "locust_stats.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert rows[-1]["Failure Count"] == "0"
     assert {"grpc", "http"} <= {row["Type"] for row in rows}
 
 
-def test_locusts_page_starts_guests_that_arrive(service: Service) -> None:
+def test_locust_web_page_starts_open_loop_arrivals(service: ServiceProcess) -> None:
     port = free_ports("web")["web"]
-    where = ["--grpc", service.grpc, "--http", service.http, "--web-host", "127.0.0.1", "--web-port", str(port)]
-    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--arrivals", "20", *where]
+    targets = ["--grpc", service.grpc, "--http", service.http, "--web-host", "127.0.0.1", "--web-port", str(port)]
+    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--arrivals", "20", *targets]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         assert b"Locust" in fetch(f"http://127.0.0.1:{port}/")
         fetch(f"http://127.0.0.1:{port}/swarm", {"user_count": "1", "spawn_rate": "1"})
         end = time.monotonic() + 30
-        while (requests := asked(port)) < 20:
+        while (requests := request_count(port)) < 20:
             assert time.monotonic() < end, f"{requests} requests in 30 s"
             time.sleep(0.2)
     finally:
@@ -159,10 +164,10 @@ def test_locusts_page_starts_guests_that_arrive(service: Service) -> None:
         process.wait(20)
 
 
-def asked(port: int) -> int:
-    page = json.loads(fetch(f"http://127.0.0.1:{port}/stats/requests"))
-    assert page["fail_ratio"] == 0
-    return sum(each["num_requests"] for each in page["stats"] if each["name"] == "Aggregated")
+def request_count(port: int) -> int:
+    statistics = json.loads(fetch(f"http://127.0.0.1:{port}/stats/requests"))
+    assert statistics["fail_ratio"] == 0
+    return sum(entry["num_requests"] for entry in statistics["stats"] if entry["name"] == "Aggregated")
 
 
 def fetch(url: str, form: dict[str, str] | None = None) -> bytes:
@@ -178,25 +183,28 @@ def fetch(url: str, form: dict[str, str] | None = None) -> bytes:
             time.sleep(0.1)
 
 
-MISTAKES = [
-    (["steady", "--rate", "5", "--grpc", "127.0.0.1:1"], "nothing answers at 127.0.0.1:1 (UNAVAILABLE); start it with"),
-    (["steady", "--rate", "-5"], "argument --rate: '-5' is not a number above 0"),
+INVALID_ARGUMENTS = [
+    (
+        ["steady", "--rate", "5", "--grpc", "127.0.0.1:1"],
+        "no service answers at 127.0.0.1:1 (UNAVAILABLE); start it with",
+    ),
+    (["steady", "--rate", "-5"], "argument --rate: '-5' is not a number greater than 0"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES, ids=[sentence for _, sentence in MISTAKES])
-def test_mistakes_are_told_in_a_sentence(arguments: list[str], sentence: str) -> None:
-    done = run("loadtest.scenarios", *arguments)
-    assert done.returncode in (1, 2)
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(("arguments", "message"), INVALID_ARGUMENTS, ids=["no service", "negative rate"])
+def test_scenarios_invalid_arguments_exit_with_message(arguments: list[str], message: str) -> None:
+    result = run("loadtest.scenarios", *arguments)
+    assert result.returncode in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_mistakes_about_a_service_that_runs(service: Service, tmp_path: Path) -> None:
-    def said(*arguments: str) -> str:
-        done = run("loadtest.scenarios", *arguments, "--grpc", service.grpc, "--out", str(tmp_path))
-        assert done.returncode == 1
-        return done.stderr
+def test_scenarios_unknown_model_or_capacity_exits_with_message(service: ServiceProcess, tmp_path: Path) -> None:
+    def error_of(*arguments: str) -> str:
+        result = run("loadtest.scenarios", *arguments, "--grpc", service.grpc, "--out", str(tmp_path))
+        assert result.returncode == 1
+        return result.stderr
 
-    assert "serves no nobody; it has captioner, finder" in said("ramp", "--models", "nobody")
-    assert "burst goes by what the service carries: run `ramp`" in said("burst")
+    assert "does not serve unknown; it serves captioner, finder" in error_of("ramp", "--models", "unknown")
+    assert "run `ramp` with the same objective first, or set --rate" in error_of("burst")

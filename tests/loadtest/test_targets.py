@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.rows import ratio
-from loadtest.targets import Target, targets
-from tests.loadtest.rows_kit import acted, classified, translated
+from loadtest.engine.measurements import ratio
+from loadtest.engine.targets import Target, targets
+from tests.loadtest.measurements_kit import encoder_measurement, policy_measurement, translation_measurement
 
 RESULTS = [
     (Target("t", 1.95, 1.3), True, "≥ 1.3 ×", "met by 50 %"),
@@ -17,53 +17,62 @@ RESULTS = [
 ]
 
 
-@pytest.mark.parametrize(("target", "met", "wanted", "result"), RESULTS)
-def test_says_by_how_much(target: Target, met: bool, wanted: str, result: str) -> None:
-    assert (target.met, target.wanted, target.result) == (met, wanted, result)
+@pytest.mark.parametrize(("target", "met", "required", "result"), RESULTS)
+def test_target_result_states_margin(target: Target, met: bool, required: str, result: str) -> None:
+    assert (target.met, target.required, target.result) == (met, required, result)
 
 
-def test_ratios_are_within_a_setting_and_a_precision() -> None:
-    ours = translated("headwaiter fp32", 30)
-    rows = [ours, translated("ctranslate2 fp32", 20), translated("ctranslate2 fp32", 5, at_once=8)]
-    assert ratio(ours, rows, "ctranslate2 fp32") == 1.5
-    assert ratio(ours, rows, "ctranslate2 int8") is None
-
-
-def test_translation_is_judged_beside_both_peers() -> None:
+def test_ratio_compares_same_setting_and_precision() -> None:
+    own = translation_measurement("headwaiter fp32", 30)
     rows = [
-        translated("headwaiter int8", 30, chrf_own_fp32=95.0),
-        translated("ctranslate2 int8", 20, chrf_own_fp32=94.2),
-        translated("transformers fp32", 10),
-        translated("headwaiter int8", 6, at_once=1, chrf_own_fp32=90.0),
-        translated("ctranslate2 int8", 8, at_once=1),
+        own,
+        translation_measurement("ctranslate2 fp32", 20),
+        translation_measurement("ctranslate2 fp32", 5, concurrency=8),
     ]
-    assert [(each.title, round(each.measured, 3), each.met) for each in targets({"translation": rows})] == [
-        ("throughput beside CTranslate2: int8, greedy, 64 at once", 1.5, True),
-        ("latency of one beside CTranslate2: int8, greedy, 1 at once", 0.75, False),
-        ("throughput beside transformers: int8, greedy, 64 at once", 3.0, False),
-        ("chrF lost beyond CTranslate2's loss: int8, greedy, 64 at once", -0.8, True),
-    ]
+    assert ratio(own, rows, "ctranslate2 fp32") == 1.5
+    assert ratio(own, rows, "ctranslate2 int8") is None
 
 
-def test_encoders_are_judged_beside_the_bare_session_of_their_precision() -> None:
+def test_targets_translation_compares_with_both_peers() -> None:
     rows = [
-        classified("headwaiter fp32", 4.0),
-        classified("headwaiter int8", 6.0),
-        classified("onnxruntime fp32", 4.0),
-        classified("onnxruntime int8", 8.0),
-        classified("openvino fp32", 9.0),
+        translation_measurement("headwaiter int8", 30, chrf_vs_own_fp32=95.0),
+        translation_measurement("ctranslate2 int8", 20, chrf_vs_own_fp32=94.2),
+        translation_measurement("transformers fp32", 10),
+        translation_measurement("headwaiter int8", 6, concurrency=1, chrf_vs_own_fp32=90.0),
+        translation_measurement("ctranslate2 int8", 8, concurrency=1),
     ]
-    assert [(each.title, each.measured, each.met) for each in targets({"encoders": rows})] == [
-        ("encoder beside a bare session: vit-b16, fp32", 1.0, True),
-        ("encoder beside a bare session: vit-b16, int8", 0.75, False),
+    assert [(target.title, round(target.measured, 3), target.met) for target in targets({"translation": rows})] == [
+        ("throughput compared with CTranslate2: int8, greedy, concurrency 64", 1.5, True),
+        ("single-request speed compared with CTranslate2: int8, greedy, concurrency 1", 0.75, False),
+        ("throughput compared with transformers: int8, greedy, concurrency 64", 3.0, False),
+        ("chrF loss in excess of CTranslate2's: int8, greedy, concurrency 64", -0.8, True),
     ]
 
 
-def test_a_late_step_is_judged_beside_an_early_one() -> None:
-    (target,) = targets({"policy": [acted(5, 0.5), acted(100, 0.65)]})
+def test_targets_encoders_compare_with_bare_session_of_same_precision() -> None:
+    rows = [
+        encoder_measurement("headwaiter fp32", 4.0),
+        encoder_measurement("headwaiter int8", 6.0),
+        encoder_measurement("onnxruntime fp32", 4.0),
+        encoder_measurement("onnxruntime int8", 8.0),
+        encoder_measurement("openvino fp32", 9.0),
+    ]
+    assert [(target.title, target.measured, target.met) for target in targets({"encoders": rows})] == [
+        ("encoder compared with a bare session: vit-b16, fp32", 1.0, True),
+        ("encoder compared with a bare session: vit-b16, int8", 0.75, False),
+    ]
+
+
+def test_targets_policy_compares_late_step_with_early_step() -> None:
+    (target,) = targets({"policy": [policy_measurement(5, 0.5), policy_measurement(100, 0.65)]})
     assert (target.measured, target.met) == (pytest.approx(1.3), False)
 
 
-def test_of_what_was_not_measured_nothing_is_said() -> None:
+def test_targets_without_measurements_are_omitted() -> None:
     assert targets({}) == []
-    assert targets({"translation": [translated("headwaiter fp32", 9)], "policy": [acted(5, 0.5)]}) == []
+    assert (
+        targets(
+            {"translation": [translation_measurement("headwaiter fp32", 9)], "policy": [policy_measurement(5, 0.5)]}
+        )
+        == []
+    )

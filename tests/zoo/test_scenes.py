@@ -1,4 +1,4 @@
-"""Scenes: drawn, told, and what is found in them matched and judged."""
+"""Shape scenes: rendering, captions, box geometry, set matching and mean average precision."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ from transformers.loss.loss_for_object_detection import (
     generalized_box_iou,
 )
 
-from export.zoo.data.boxes import from_corners, generalised_overlap, overlap, to_corners
-from export.zoo.data.drawing import COLOURS, OUTLINES, Shape, clear, compose, draw, tell
-from export.zoo.data.precision import Found, There, mean_average_precision
-from export.zoo.data.scenes import SceneCaptions, Scenes
-from export.zoo.data.sets import Things, match, set_loss
-from export.zoo.registry import systems
+from headwaiter_export.zoo.data.boxes import center_to_corners, corners_to_center, generalized_iou, iou
+from headwaiter_export.zoo.data.mean_average_precision import Detection, GroundTruth, mean_average_precision
+from headwaiter_export.zoo.data.scenes import SceneCaptions, Scenes
+from headwaiter_export.zoo.data.set_matching import TargetObjects, match_predictions, set_loss
+from headwaiter_export.zoo.data.shape_scenes import (
+    COLOURS,
+    OUTLINES,
+    Shape,
+    compose,
+    describe_scene,
+    draw,
+    is_unambiguous,
+)
+from headwaiter_export.zoo.registry import architectures
 
 
-def shape(words: str, x: float, y: float) -> Shape:
-    colour, kind = words.split()
+def shape(description: str, x: float, y: float) -> Shape:
+    colour, kind = description.split()
     return Shape(kind, colour, x, y, radius=8.0, tilt=0.1)
 
 
@@ -32,36 +40,36 @@ def boxes(*leading: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", OUTLINES)
-def test_the_box_fits_what_is_drawn(kind: str) -> None:
-    one = Shape(kind, "red", 30.3, 33.8, radius=9.0, tilt=0.2)
-    with_it, without = (np.asarray(draw(np.random.default_rng(0), 64, drawn), int) for drawn in ([one], []))
-    rows, columns = np.nonzero((with_it != without).any(2))
+def test_shape_corners_enclose_drawing(kind: str) -> None:
+    subject = Shape(kind, "red", 30.3, 33.8, radius=9.0, tilt=0.2)
+    with_shape, background = (np.asarray(draw(np.random.default_rng(0), 64, shapes), int) for shapes in ([subject], []))
+    rows, columns = np.nonzero((with_shape != background).any(2))
     drawn = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-    np.testing.assert_allclose(one.corners, drawn, atol=1.5)
+    np.testing.assert_allclose(subject.corners, drawn, atol=1.5)
 
 
 @pytest.mark.parametrize("kind", OUTLINES)
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_shape_has_its_colour(kind: str, colour: str) -> None:
+def test_draw_shape_has_its_colour(kind: str, colour: str) -> None:
     picture = draw(np.random.default_rng(0), 64, [Shape(kind, colour, 32, 32, radius=9.0, tilt=0.0)])
     middle = np.array(picture.getpixel((32, 32)))
     nearest = min(COLOURS, key=lambda name: float(np.abs(middle - COLOURS[name]).sum()))
     assert nearest == colour
 
 
-def test_composed_shapes_lie_within_the_picture_and_show() -> None:
+def test_compose_shapes_inside_image_and_visible() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         shapes = compose(rng, 64, 4)
-        corners = torch.tensor([each.corners for each in shapes])
+        corners = torch.tensor([item.corners for item in shapes])
         assert corners.min() >= 0
         assert corners.max() <= 64
-        shares = overlap(corners[:, None], corners)
-        assert (shares - torch.eye(4)).max() < 0.5
+        overlaps = iou(corners[:, None], corners)
+        assert (overlaps - torch.eye(4)).max() < 0.5
 
 
 @pytest.mark.parametrize(
-    ("shapes", "sentence"),
+    ("shapes", "caption"),
     [
         ([shape("red circle", 20, 20)], "a red circle"),
         ([shape("blue star", 50, 30), shape("red circle", 10, 20)], "a red circle left of a blue star"),
@@ -72,128 +80,136 @@ def test_composed_shapes_lie_within_the_picture_and_show() -> None:
         ),
     ],
 )
-def test_a_scene_is_told_the_way_it_extends(shapes: list[Shape], sentence: str) -> None:
-    assert tell(shapes) == tell(shapes[::-1]) == sentence
-    assert clear(64, shapes)
+def test_describe_scene_follows_longer_axis(shapes: list[Shape], caption: str) -> None:
+    assert describe_scene(shapes) == describe_scene(shapes[::-1]) == caption
+    assert is_unambiguous(64, shapes)
 
 
 @pytest.mark.parametrize(
-    "places",
+    "centers",
     [
-        [(10, 10), (40, 42)],  # as far to the right as down
-        [(10, 10), (13, 11)],  # hardly to the right
-        [(10, 10), (50, 20), (52, 12)],  # the last two beside each other
+        [(10, 10), (40, 42)],  # diagonal
+        [(10, 10), (13, 11)],  # too close
+        [(10, 10), (50, 20), (52, 12)],  # the last two have no clear order
     ],
 )
-def test_scenes_that_can_be_told_in_two_ways_are_not_clear(places: list[tuple[float, float]]) -> None:
-    assert not clear(64, [shape("red circle", *place) for place in places])
+def test_is_unambiguous_unclear_order_false(centers: list[tuple[float, float]]) -> None:
+    assert not is_unambiguous(64, [shape("red circle", *center) for center in centers])
 
 
-def test_captions_fit_their_room_and_their_words() -> None:
+def test_scene_captions_fit_length_and_vocabulary() -> None:
     data, rng = SceneCaptions(), np.random.default_rng(0)
-    told = [tell(data.example(rng)[1]) for _ in range(200)]
-    assert max(len(sentence.split()) for sentence in told) == data.room - 2
-    assert len({word for sentence in told for word in sentence.split()}) == data.sizes()["vocabulary"] - 4
+    captions = [describe_scene(data.example(rng)[1]) for _ in range(200)]
+    assert max(len(caption.split()) for caption in captions) == data.room - 2
+    assert len({word for caption in captions for word in caption.split()}) == data.sizes()["vocabulary"] - 4
 
 
-def test_the_same_draw_gives_the_same_scenes() -> None:
-    first, shapes = Scenes().draw(np.random.default_rng(3), 4)
-    again, same = Scenes().draw(np.random.default_rng(3), 4)
-    torch.testing.assert_close(first, again, atol=0, rtol=0)
-    assert shapes == same
+def test_sample_batch_same_seed_same_scenes() -> None:
+    first, first_shapes = Scenes().sample_batch(np.random.default_rng(3), 4)
+    second, second_shapes = Scenes().sample_batch(np.random.default_rng(3), 4)
+    torch.testing.assert_close(first, second, atol=0, rtol=0)
+    assert first_shapes == second_shapes
     assert first.shape == (4, 3, 64, 64)
     assert first.abs().max() <= 1
 
 
-def test_overlaps_are_those_of_transformers() -> None:
+def test_iou_matches_transformers() -> None:
     torch.manual_seed(0)
-    one, other = to_corners(boxes(20)), to_corners(boxes(30))
-    torch.testing.assert_close(overlap(one[:, None], other), box_iou(one, other)[0])
-    torch.testing.assert_close(generalised_overlap(one[:, None], other), generalized_box_iou(one, other))
-    torch.testing.assert_close(to_corners(from_corners(one)), one)
+    first, second = center_to_corners(boxes(20)), center_to_corners(boxes(30))
+    torch.testing.assert_close(iou(first[:, None], second), box_iou(first, second)[0])
+    torch.testing.assert_close(generalized_iou(first[:, None], second), generalized_box_iou(first, second))
+    torch.testing.assert_close(center_to_corners(corners_to_center(first)), first)
 
 
-def guesses(rows: int = 3, count: int = 5, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor, list[Things]]:
+def predictions(
+    rows: int = 3, count: int = 5, classes: int = 4
+) -> tuple[torch.Tensor, torch.Tensor, list[TargetObjects]]:
     torch.manual_seed(1)
-    truth = [Things(torch.randint(classes, (things,)), boxes(things)) for things in range(1, rows + 1)]
+    truth = [TargetObjects(torch.randint(classes, (size,)), boxes(size)) for size in range(1, rows + 1)]
     return torch.randn(rows, count, classes + 1), boxes(rows, count), truth
 
 
-def test_no_other_matching_costs_less() -> None:
-    """Tried are all: each thing with each guess."""
-    scores, found, truth = guesses()
-    rows, chosen = match(scores, found, truth)
-    for row, things in enumerate(truth):
+def test_match_predictions_cost_is_minimal() -> None:
+    """Compared with all assignments of objects to predictions."""
+    scores, predicted, truth = predictions()
+    rows, matched = match_predictions(scores, predicted, truth)
+    for row, targets in enumerate(truth):
 
-        def cost(order: tuple[int, ...], row: int = row, things: Things = things) -> float:
-            picked = list(order)
-            likely = scores[row].softmax(-1)[picked, things.classes].sum()
-            apart = (found[row, picked] - things.boxes).abs().sum()
-            shared = generalized_box_iou(to_corners(found[row, picked]), to_corners(things.boxes)).diag().sum()
-            return float(-3 * likely + 5 * apart - 2 * shared)
+        def cost(order: tuple[int, ...], row: int = row, targets: TargetObjects = targets) -> float:
+            indices = list(order)
+            probability = scores[row].softmax(-1)[indices, targets.classes].sum()
+            distance = (predicted[row, indices] - targets.boxes).abs().sum()
+            overlap = (
+                generalized_box_iou(center_to_corners(predicted[row, indices]), center_to_corners(targets.boxes))
+                .diag()
+                .sum()
+            )
+            return float(-3 * probability + 5 * distance - 2 * overlap)
 
-        best = min(permutations(range(scores.shape[1]), len(things.boxes)), key=cost)
-        assert tuple(chosen[rows == row].tolist()) == best
+        best = min(permutations(range(scores.shape[1]), len(targets.boxes)), key=cost)
+        assert tuple(matched[rows == row].tolist()) == best
 
 
-def test_the_set_loss_is_that_of_transformers() -> None:
-    scores, found, truth = guesses()
+def test_set_loss_matches_transformers() -> None:
+    scores, predicted, truth = predictions()
     matcher = HungarianMatcher(class_cost=3, bbox_cost=5, giou_cost=2)
-    judge = ImageLoss(matcher, num_classes=4, eos_coef=0.2, losses=["labels", "boxes"])
-    parts = judge(
-        {"logits": scores, "pred_boxes": found},
-        [{"class_labels": each.classes, "boxes": each.boxes} for each in truth],
+    criterion = ImageLoss(matcher, num_classes=4, eos_coef=0.2, losses=["labels", "boxes"])
+    losses = criterion(
+        {"logits": scores, "pred_boxes": predicted},
+        [{"class_labels": targets.classes, "boxes": targets.boxes} for targets in truth],
     )
-    expected = 3 * parts["loss_ce"] + 5 * parts["loss_bbox"] + 2 * parts["loss_giou"]
-    torch.testing.assert_close(set_loss(scores, found, truth), expected)
+    expected = 3 * losses["loss_ce"] + 5 * losses["loss_bbox"] + 2 * losses["loss_giou"]
+    torch.testing.assert_close(set_loss(scores, predicted, truth), expected)
 
 
-def test_guesses_are_a_set() -> None:
-    """Queries in another order guess the same in another order, and learn the same."""
+def test_detr_permuted_queries_permute_predictions() -> None:
+    """Permuting the queries permutes the predictions and leaves the loss unchanged."""
     torch.manual_seed(0)
-    model = systems()["detr"].model
-    one = model(model.Sizes()).eval()
-    order = torch.randperm(one.sizes.queries)
+    model_class = architectures()["detr"].model
+    model = model_class(model_class.Sizes()).eval()
+    order = torch.randperm(model.sizes.queries)
     pixels = torch.randn(2, 3, 64, 64)
-    _, _, truth = guesses(rows=2)
+    _, _, truth = predictions(rows=2)
     with torch.no_grad():
-        scores, found = one(pixels)
-        for each in (one.objects.queries, one.objects.anchors):
-            each.copy_(each[order])
-        other_scores, other_found = one(pixels)
+        scores, predicted = model(pixels)
+        for parameter in (model.objects.queries, model.objects.anchors):
+            parameter.copy_(parameter[order])
+        other_scores, other_predicted = model(pixels)
     torch.testing.assert_close(other_scores, scores[:, order], atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(other_found, found[:, order], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(other_predicted, predicted[:, order], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(other_scores, scores, atol=1e-3)
-    torch.testing.assert_close(set_loss(other_scores, other_found, truth), set_loss(scores, found, truth))
+    torch.testing.assert_close(set_loss(other_scores, other_predicted, truth), set_loss(scores, predicted, truth))
 
 
 HERE, NEAR, FAR = (0.0, 0.0, 10.0, 10.0), (0.0, 0.0, 10.0, 6.0), (30.0, 30.0, 40.0, 40.0)
 
 
 @pytest.mark.parametrize(
-    ("found", "there", "value"),
+    ("detections", "truth", "value"),
     [
-        ([], [There(0, "star", HERE)], 0.0),
-        ([Found(0, "star", 0.9, NEAR)], [There(0, "star", HERE)], 1.0),  # overlaps by 0.6
-        ([Found(0, "star", 0.9, FAR)], [There(0, "star", HERE)], 0.0),
-        ([Found(0, "circle", 0.9, HERE)], [There(0, "star", HERE)], 0.0),
-        ([Found(1, "star", 0.9, HERE)], [There(0, "star", HERE)], 0.0),
-        # A thing is found once: the second find is wrong, but comes after all was found.
-        ([Found(0, "star", 0.9, HERE), Found(0, "star", 0.8, NEAR)], [There(0, "star", HERE)], 1.0),
-        # What is wrong and more certain halves the precision.
-        ([Found(0, "star", 0.9, FAR), Found(0, "star", 0.8, HERE)], [There(0, "star", HERE)], 0.5),
-        # One of two.
-        ([Found(0, "star", 0.9, HERE)], [There(0, "star", HERE), There(0, "star", FAR)], 0.5),
-        # Right, wrong, right: precision 1 until half is found, then 2/3.
+        ([], [GroundTruth(0, "star", HERE)], 0.0),
+        ([Detection(0, "star", 0.9, NEAR)], [GroundTruth(0, "star", HERE)], 1.0),  # IoU 0.6
+        ([Detection(0, "star", 0.9, FAR)], [GroundTruth(0, "star", HERE)], 0.0),
+        ([Detection(0, "circle", 0.9, HERE)], [GroundTruth(0, "star", HERE)], 0.0),
+        ([Detection(1, "star", 0.9, HERE)], [GroundTruth(0, "star", HERE)], 0.0),
+        # A second detection of the same object is wrong, but comes after full recall.
+        ([Detection(0, "star", 0.9, HERE), Detection(0, "star", 0.8, NEAR)], [GroundTruth(0, "star", HERE)], 1.0),
+        # A more confident false positive halves the precision.
+        ([Detection(0, "star", 0.9, FAR), Detection(0, "star", 0.8, HERE)], [GroundTruth(0, "star", HERE)], 0.5),
+        # One of two objects.
+        ([Detection(0, "star", 0.9, HERE)], [GroundTruth(0, "star", HERE), GroundTruth(0, "star", FAR)], 0.5),
+        # Correct, wrong, correct: precision 1 up to recall 0.5, then 2/3.
         (
-            [Found(0, "star", 0.9, HERE), Found(1, "star", 0.8, HERE), Found(0, "star", 0.7, FAR)],
-            [There(0, "star", HERE), There(0, "star", FAR)],
+            [Detection(0, "star", 0.9, HERE), Detection(1, "star", 0.8, HERE), Detection(0, "star", 0.7, FAR)],
+            [GroundTruth(0, "star", HERE), GroundTruth(0, "star", FAR)],
             0.5 + 0.5 * 2 / 3,
         ),
-        # The mean over names.
-        ([Found(0, "star", 0.9, HERE)], [There(0, "star", HERE), There(0, "circle", FAR)], 0.5),
+        # Mean over classes.
+        ([Detection(0, "star", 0.9, HERE)], [GroundTruth(0, "star", HERE), GroundTruth(0, "circle", FAR)], 0.5),
     ],
 )
-def test_mean_average_precision(found: list[Found], there: list[There], value: float) -> None:
-    assert mean_average_precision(found, there) == pytest.approx(value)
-    assert mean_average_precision(found[::-1], there[::-1]) == pytest.approx(value)
+def test_mean_average_precision_known_values(
+    detections: list[Detection], truth: list[GroundTruth], value: float
+) -> None:
+    assert mean_average_precision(detections, truth) == pytest.approx(value)
+    assert mean_average_precision(detections[::-1], truth[::-1]) == pytest.approx(value)

@@ -1,4 +1,4 @@
-"""A translator is safe to call from many threads: it has workers of its own."""
+"""CTranslate2 behind FastAPI; a translator is thread-safe and has its own workers."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 
-class Asked(BaseModel):
+class PredictRequest(BaseModel):
     text: str
 
 
-told = options()
-translate = CTranslate2(told.model, told.threads, workers=told.threads)
+arguments = options()
+translate = CTranslate2(arguments.model, arguments.threads, workers=arguments.threads)
 app = FastAPI()
 
 
 @app.post("/predict")
-def predict(asked: Asked) -> dict[str, str]:
-    return {"answer": translate([asked.text])[0]}
+def predict(request: PredictRequest) -> dict[str, str]:
+    return {"answer": translate([request.text])[0]}
 
 
-uvicorn.run(app, port=told.port, log_level="warning")
+uvicorn.run(app, port=arguments.port, log_level="warning")

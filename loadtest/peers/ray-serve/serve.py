@@ -1,3 +1,5 @@
+"""Ray Serve with `@serve.batch` behind the default proxy."""
+
 from __future__ import annotations
 
 import os
@@ -5,7 +7,7 @@ import signal
 from pathlib import Path
 
 import ray
-from engines import BATCH, FAST, options
+from engines import FAST_ENGINES, MAX_BATCH_SIZE, options
 from ray import serve
 from starlette.requests import Request
 
@@ -13,8 +15,8 @@ from starlette.requests import Request
 @serve.deployment(max_ongoing_requests=128, ray_actor_options={"num_cpus": 1})
 class Model:
     def __init__(self, task: str, field: str, folder: str, threads: int) -> None:
-        self._engine, self._field = FAST[task](Path(folder), threads), field
-        self.predict.set_max_batch_size(BATCH[task])
+        self._engine, self._field = FAST_ENGINES[task](Path(folder), threads), field
+        self.predict.set_max_batch_size(MAX_BATCH_SIZE[task])
 
     @serve.batch(batch_wait_timeout_s=0.01)
     async def predict(self, batch: list[str]) -> list[str]:
@@ -25,11 +27,13 @@ class Model:
 
 
 if __name__ == "__main__":
-    told = options()
+    arguments = options()
     path = {"PYTHONPATH": os.environ["PYTHONPATH"]}
-    ray.init(address="local", include_dashboard=False, num_cpus=told.threads, runtime_env={"env_vars": path})
-    serve.start(http_options={"host": "127.0.0.1", "port": told.port})
-    serve.run(Model.bind(told.task, told.field, str(told.model), told.threads), route_prefix="/predict")
+    ray.init(address="local", include_dashboard=False, num_cpus=arguments.threads, runtime_env={"env_vars": path})
+    serve.start(http_options={"host": "127.0.0.1", "port": arguments.port})
+    serve.run(
+        Model.bind(arguments.task, arguments.field, str(arguments.model), arguments.threads), route_prefix="/predict"
+    )
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     serve.shutdown()
     ray.shutdown()

@@ -1,23 +1,23 @@
-"""One request after another: torch has all cores for each."""
+"""transformers behind FastAPI, one request at a time with all cores."""
 
 from __future__ import annotations
 
 import threading
 
 import uvicorn
-from engines import TORCH, options
+from engines import TORCH_ENGINES, options
 from fastapi import FastAPI
 
-told = options()
-engine = TORCH[told.task](told.model, told.threads)
-turn = threading.Lock()
+arguments = options()
+engine = TORCH_ENGINES[arguments.task](arguments.model, arguments.threads)
+lock = threading.Lock()
 app = FastAPI()
 
 
 @app.post("/predict")
-def predict(asked: dict[str, str]) -> dict[str, str]:
-    with turn:
-        return {"answer": engine([asked[told.field]])[0]}
+def predict(request: dict[str, str]) -> dict[str, str]:
+    with lock:
+        return {"answer": engine([request[arguments.field]])[0]}
 
 
-uvicorn.run(app, port=told.port, log_level="warning")
+uvicorn.run(app, port=arguments.port, log_level="warning")

@@ -1,4 +1,4 @@
-"""What Triton's Python backend calls with the requests of a batch."""
+"""Model for Triton's Python backend; `execute` receives the requests of a batch."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as triton
-from engines import FAST
+from engines import FAST_ENGINES
 
 
 class TritonPythonModel:
-    def initialize(self, told: dict[str, str]) -> None:
-        stated = json.loads(told["model_config"])["parameters"]
-        values = {name: each["string_value"] for name, each in stated.items()}
-        self._engine = FAST[values["task"]](Path(values["folder"]), int(values["threads"]))
+    def initialize(self, arguments: dict[str, str]) -> None:
+        parameters = json.loads(arguments["model_config"])["parameters"]
+        values = {name: parameter["string_value"] for name, parameter in parameters.items()}
+        self._engine = FAST_ENGINES[values["task"]](Path(values["folder"]), int(values["threads"]))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        inputs = [triton.get_input_tensor_by_name(each, "INPUT").as_numpy().reshape(-1) for each in requests]
-        answers = iter(self._engine([value.decode() for part in inputs for value in part]))
-        replies = []
-        for part in inputs:
-            values = np.array([[str(next(answers)).encode()] for _ in part], dtype=np.object_)
-            replies.append(triton.InferenceResponse([triton.Tensor("OUTPUT", values)]))
-        return replies
+        inputs = [triton.get_input_tensor_by_name(request, "INPUT").as_numpy().reshape(-1) for request in requests]
+        answers = iter(self._engine([value.decode() for batch in inputs for value in batch]))
+        responses = []
+        for batch in inputs:
+            values = np.array([[str(next(answers)).encode()] for _ in batch], dtype=np.object_)
+            responses.append(triton.InferenceResponse([triton.Tensor("OUTPUT", values)]))
+        return responses

@@ -1,4 +1,4 @@
-"""The Triton of PyTriton's wheel, by itself: a repository with one model of the Python backend."""
+"""Triton from the PyTriton wheel, started directly with one model of the Python backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ parameters: {{ key: "threads", value: {{ string_value: "{threads}" }} }}
 """
 
 if __name__ == "__main__":
-    told = engines.options()
+    arguments = engines.options()
     packages = Path(sysconfig.get_path("purelib")).absolute()
     server = packages / "pytriton" / "tritonserver"
     stub = server / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -34,24 +34,30 @@ if __name__ == "__main__":
     shutil.copy(stub / "triton_python_backend_stub", backends / "python")
     model = backends.parent / "models" / "predict"
     (model / "1").mkdir(parents=True)
-    for file in (Path(__file__).with_name("model.py"), Path(engines.__file__)):  # the backend looks beside the model
+    for file in (
+        Path(__file__).with_name("model.py"),
+        Path(engines.__file__),
+    ):  # the backend imports from the model's directory
         shutil.copy(file, model / "1")
     (model / "config.pbtxt").write_text(
         _CONFIG.format(
-            batch=engines.BATCH[told.task], task=told.task, folder=told.model.resolve(), threads=told.threads
+            batch=engines.MAX_BATCH_SIZE[arguments.task],
+            task=arguments.task,
+            folder=arguments.model.resolve(),
+            threads=arguments.threads,
         )
     )
     libraries = (sysconfig.get_config_var("LIBDIR"), packages / "nvidia_pytriton.libs", server / "external_libs")
-    path = ":".join(str(each) for each in (*libraries, server / "lib"))
+    path = ":".join(str(library) for library in (*libraries, server / "lib"))
     environment = os.environ | {
         "LD_LIBRARY_PATH": path,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # the backend takes the Python that it finds
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # the backend runs the first Python on the path
     }
     command = [
         str(server / "bin" / "tritonserver"),
         f"--model-repository={model.parent}",
         f"--backend-directory={backends}",
-        f"--http-port={told.port}",
+        f"--http-port={arguments.port}",
         "--http-address=127.0.0.1",
         "--allow-grpc=false",
         "--allow-metrics=false",

@@ -1,4 +1,4 @@
-"""Clients of both kinds, beside a server that echoes."""
+"""Fixtures that run the same test with the sync and the async client against an echo server."""
 
 from __future__ import annotations
 
@@ -8,98 +8,93 @@ from typing import Any
 
 import pytest
 
-from service.client import (
-    AsyncClient,
-    Client,
-    HeadwaiterError,
-    Retries,
-)
-from tests.peer_kit import Peer, serving
+from headwaiter.client import AsyncClient, Client, HeadwaiterError, RetryPolicy
+from tests.echo_server_kit import EchoServer, run_server
 
-ONE_PIXEL = b"not really an image"
-QUICK = Retries(first_wait=0.001, longest_wait=0.002, patience=0.5)
+IMAGE_BYTES = b"image file content."
+QUICK = RetryPolicy(initial_backoff=0.001, max_backoff=0.002, attempt_timeout=0.5)
 
-Ask = Callable[..., Any]
-Streamed = Callable[..., tuple[list[str], Any]]
-Steps = Callable[..., list[Any]]
+Caller = Callable[..., Any]
+StreamRunner = Callable[..., tuple[list[str], Any]]
+EpisodeRunner = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
-    with serving(Peer()) as running:
+def server() -> Iterator[EchoServer]:
+    with run_server(EchoServer()) as running:
         yield running
 
 
 @pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> str:
+def client_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def ask(kind: str, peer: Peer) -> Ask:
-    def sync(verb: str, *args: Any, terms: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-        with Client(peer.address, **{"retries": QUICK, **(terms or {})}) as client:
-            return getattr(client, verb)(*args, **kwargs)
+def call(client_kind: str, server: EchoServer) -> Caller:
+    def sync(operation: str, *args: Any, client_options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        with Client(server.address, **{"retries": QUICK, **(client_options or {})}) as client:
+            return getattr(client, operation)(*args, **kwargs)
 
-    async def coroutine(verb: str, *args: Any, terms: dict[str, Any] | None = None, **kwargs: Any) -> Any:
-        async with AsyncClient(peer.address, **{"retries": QUICK, **(terms or {})}) as client:
-            return await getattr(client, verb)(*args, **kwargs)
+    async def coroutine(operation: str, *args: Any, client_options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        async with AsyncClient(server.address, **{"retries": QUICK, **(client_options or {})}) as client:
+            return await getattr(client, operation)(*args, **kwargs)
 
-    return sync if kind == "sync" else lambda *args, **kwargs: asyncio.run(coroutine(*args, **kwargs))
+    return sync if client_kind == "sync" else lambda *args, **kwargs: asyncio.run(coroutine(*args, **kwargs))
 
 
 @pytest.fixture
-def streamed(kind: str, peer: Peer) -> Streamed:
-    def sync(verb: str, *args: Any, heard: list[str], **kwargs: Any) -> Any:
-        with Client(peer.address, retries=QUICK) as client:
-            stream = getattr(client, verb)(*args, **kwargs)
-            heard.extend(stream)
+def stream_text(client_kind: str, server: EchoServer) -> StreamRunner:
+    def sync(operation: str, *args: Any, chunks: list[str], **kwargs: Any) -> Any:
+        with Client(server.address, retries=QUICK) as client:
+            stream = getattr(client, operation)(*args, **kwargs)
+            chunks.extend(stream)
             return stream.result
 
-    async def coroutine(verb: str, *args: Any, heard: list[str], **kwargs: Any) -> Any:
-        async with AsyncClient(peer.address, retries=QUICK) as client:
-            stream = getattr(client, verb)(*args, **kwargs)
-            async for piece in stream:
-                heard.append(piece)
+    async def coroutine(operation: str, *args: Any, chunks: list[str], **kwargs: Any) -> Any:
+        async with AsyncClient(server.address, retries=QUICK) as client:
+            stream = getattr(client, operation)(*args, **kwargs)
+            async for chunk in stream:
+                chunks.append(chunk)
             return stream.result
 
-    def run(verb: str, *args: Any, heard: list[str] | None = None, **kwargs: Any) -> tuple[list[str], Any]:
-        pieces: list[str] = [] if heard is None else heard
-        if kind == "sync":
-            return pieces, sync(verb, *args, heard=pieces, **kwargs)
-        return pieces, asyncio.run(coroutine(verb, *args, heard=pieces, **kwargs))
+    def run(operation: str, *args: Any, chunks: list[str] | None = None, **kwargs: Any) -> tuple[list[str], Any]:
+        received: list[str] = [] if chunks is None else chunks
+        if client_kind == "sync":
+            return received, sync(operation, *args, chunks=received, **kwargs)
+        return received, asyncio.run(coroutine(operation, *args, chunks=received, **kwargs))
 
     return run
 
 
 @pytest.fixture
-def stepped(kind: str, peer: Peer) -> Steps:
-    """The actions of an episode; an error stands in for an action."""
+def run_episode(client_kind: str, server: EchoServer) -> EpisodeRunner:
+    """Return the actions of an episode, with error types in place of failed ones, followed by its history."""
 
     def sync(steps: list[tuple[Any, ...]], **kwargs: Any) -> list[Any]:
-        answers: list[Any] = []
+        outcomes: list[Any] = []
         with (
-            Client(peer.address, retries=QUICK) as client,
-            client.episode("peer", target_return=40, **kwargs) as episode,
+            Client(server.address, retries=QUICK) as client,
+            client.episode("echo", target_return=40, **kwargs) as episode,
         ):
             for state, reward, taken in steps:
                 try:
-                    answers.append(episode.step(state, reward, taken=taken).discrete)
+                    outcomes.append(episode.step(state, reward, taken=taken).discrete)
                 except HeadwaiterError as error:
-                    answers.append(type(error))
-            return [*answers, episode.history]
+                    outcomes.append(type(error))
+            return [*outcomes, episode.history]
 
     async def coroutine(steps: list[tuple[Any, ...]], **kwargs: Any) -> list[Any]:
-        answers: list[Any] = []
+        outcomes: list[Any] = []
         async with (
-            AsyncClient(peer.address, retries=QUICK) as client,
-            client.episode("peer", target_return=40, **kwargs) as episode,
+            AsyncClient(server.address, retries=QUICK) as client,
+            client.episode("echo", target_return=40, **kwargs) as episode,
         ):
             for state, reward, taken in steps:
                 try:
-                    answers.append((await episode.step(state, reward, taken=taken)).discrete)
+                    outcomes.append((await episode.step(state, reward, taken=taken)).discrete)
                 except HeadwaiterError as error:
-                    answers.append(type(error))
-            return [*answers, episode.history]
+                    outcomes.append(type(error))
+            return [*outcomes, episode.history]
 
-    return sync if kind == "sync" else lambda *args, **kwargs: asyncio.run(coroutine(*args, **kwargs))
+    return sync if client_kind == "sync" else lambda *args, **kwargs: asyncio.run(coroutine(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""What is asked again, where, and for how long."""
+"""Which calls are retried, how often and within which deadline."""
 
 from __future__ import annotations
 
@@ -7,125 +7,124 @@ import asyncio
 import grpc
 import pytest
 
-from service.client import (
+from headwaiter.client import (
     NO_RETRIES,
     AsyncClient,
     Client,
     DeadlineExceeded,
     HeadwaiterError,
     Overloaded,
-    Retries,
+    RetryPolicy,
     Unavailable,
 )
-from tests.peer_kit import Peer, Refusal, full, gone, wrong
-from tests.service.client.conftest import QUICK, Ask, Steps
+from tests.echo_server_kit import EchoServer, Rejection, invalid_argument, queue_full, unavailable
+from tests.service.client.conftest import QUICK, Caller, EpisodeRunner
 
 
-def test_unavailable_is_repeated(ask: Ask, peer: Peer) -> None:
-    peer.refusals.extend([gone(), gone()])
-    assert ask("translate", "peer", "a").text == "a!"
-    assert len(peer.requests) == 3
-    assert len({each["x-request-id"] for each in peer.metadata}) == 1
+def test_call_unavailable_retries_with_same_request_id(call: Caller, server: EchoServer) -> None:
+    server.rejections.extend([unavailable(), unavailable()])
+    assert call("translate", "echo", "a").text == "a!"
+    assert len(server.requests) == 3
+    assert len({metadata["x-request-id"] for metadata in server.metadata}) == 1
 
 
-def test_a_proxy_that_lost_its_replica_is_asked_again(ask: Ask, peer: Peer) -> None:
-    peer.refusals.append(Refusal(grpc.StatusCode.UNKNOWN, "Received http2 header with status: 500"))
-    assert ask("translate", "peer", "a").text
-    peer.refusals.append(Refusal(grpc.StatusCode.UNKNOWN, "something else"))
+def test_call_proxy_error_500_retries(call: Caller, server: EchoServer) -> None:
+    server.rejections.append(Rejection(grpc.StatusCode.UNKNOWN, "Received http2 header with status: 500"))
+    assert call("translate", "echo", "a").text
+    server.rejections.append(Rejection(grpc.StatusCode.UNKNOWN, "something else"))
     with pytest.raises(HeadwaiterError, match="something else"):
-        ask("translate", "peer", "a")
+        call("translate", "echo", "a")
 
 
-def test_attempts_come_to_an_end(ask: Ask, peer: Peer) -> None:
-    peer.refusals.extend([gone()] * 9)
+def test_call_always_unavailable_stops_after_max_attempts(call: Caller, server: EchoServer) -> None:
+    server.rejections.extend([unavailable()] * 9)
     with pytest.raises(ConnectionError, match="draining"):
-        ask("translate", "peer", "a")
-    assert len(peer.requests) == QUICK.attempts
+        call("translate", "echo", "a")
+    assert len(server.requests) == QUICK.max_attempts
 
 
-def test_other_refusals_are_not_repeated(ask: Ask, peer: Peer) -> None:
-    for refusal in (wrong("text", "too long"), full(None), Refusal(grpc.StatusCode.INTERNAL)):
-        peer.refusals.append(refusal)
+def test_call_other_rejections_not_retried(call: Caller, server: EchoServer) -> None:
+    for rejection in (invalid_argument("text", "too long"), queue_full(None), Rejection(grpc.StatusCode.INTERNAL)):
+        server.rejections.append(rejection)
         with pytest.raises(HeadwaiterError):
-            ask("translate", "peer", "a")
-    assert len(peer.requests) == 3
+            call("translate", "echo", "a")
+    assert len(server.requests) == 3
 
 
-def test_a_full_queue_is_asked_again_when_it_says_so(ask: Ask, peer: Peer) -> None:
-    peer.refusals.append(full(0.01))
-    assert ask("translate", "peer", "a").text == "a!"
-    peer.refusals.append(full(5.0))
+def test_call_queue_full_retries_after_server_delay(call: Caller, server: EchoServer) -> None:
+    server.rejections.append(queue_full(0.01))
+    assert call("translate", "echo", "a").text == "a!"
+    server.rejections.append(queue_full(5.0))
     with pytest.raises(Overloaded) as caught:
-        ask("translate", "peer", "a", timeout=1.0)
+        call("translate", "echo", "a", timeout=1.0)
     assert caught.value.retry_after == 5.0
-    assert len(peer.requests) == 3
+    assert len(server.requests) == 3
 
 
-def test_the_budget_is_shared_and_earned_back(peer: Peer) -> None:
-    retries = Retries(first_wait=0.001, longest_wait=0.001, attempts=3, budget=2, earned=0.5)
-    with Client(peer.address, retries=retries) as client:
+def test_retry_budget_used_up_replenished_by_successes(server: EchoServer) -> None:
+    retries = RetryPolicy(initial_backoff=0.001, max_backoff=0.001, max_attempts=3, budget=2, budget_per_success=0.5)
+    with Client(server.address, retries=retries) as client:
         for attempts in (3, 1, 1):
-            peer.requests.clear()
-            peer.refusals.extend([gone()] * attempts)
+            server.requests.clear()
+            server.rejections.extend([unavailable()] * attempts)
             with pytest.raises(Unavailable):
-                client.translate("peer", "a")
-            assert len(peer.requests) == attempts
-        client.translate("peer", ["a"])
-        client.translate("peer", ["a"])
-        peer.refusals.append(gone())
-        assert client.translate("peer", "back").text == "back!"
+                client.translate("echo", "a")
+            assert len(server.requests) == attempts
+        client.translate("echo", ["a"])
+        client.translate("echo", ["a"])
+        server.rejections.append(unavailable())
+        assert client.translate("echo", "back").text == "back!"
 
 
-def test_nobody_there(ask: Ask, peer: Peer) -> None:
-    peer.address = "127.0.0.1:1"
+def test_call_unreachable_address_raises_unavailable(call: Caller, server: EchoServer) -> None:
+    server.address = "127.0.0.1:1"
     with pytest.raises(Unavailable, match=r"^127\.0\.0\.1:1 is unavailable: .*refused"):
-        ask("models")
+        call("models")
 
 
-def test_the_next_of_several_addresses_is_used(peer: Peer, kind: str) -> None:
-    nobody, there = "ipv4:127.0.0.1:1", peer.address
-    if kind == "sync":
-        with Client(f"{nobody},{there}", retries=NO_RETRIES) as client:
-            assert client.translate("peer", "a").text == "a!"
+def test_client_several_addresses_uses_first_reachable(server: EchoServer, client_kind: str) -> None:
+    addresses = f"ipv4:127.0.0.1:1,{server.address}"
+    if client_kind == "sync":
+        with Client(addresses, retries=NO_RETRIES) as client:
+            assert client.translate("echo", "a").text == "a!"
         return
 
-    async def ask() -> str:
-        async with AsyncClient(f"{nobody},{there}", retries=NO_RETRIES) as client:
-            return (await client.translate("peer", "a")).text
+    async def translate() -> str:
+        async with AsyncClient(addresses, retries=NO_RETRIES) as client:
+            return (await client.translate("echo", "a")).text
 
-    assert asyncio.run(ask()) == "a!"
-
-
-def test_silence_is_not_waited_for_to_the_end(ask: Ask, peer: Peer) -> None:
-    """Who had the call may be cut off. A second silence is: the call may rightly take long."""
-    peer.silences = 1
-    assert ask("translate", "peer", "a", timeout=1.2, request_id="mine").text == "a!"
-    assert [each["x-request-id"] for each in peer.metadata] == ["mine", "mine"]
-    peer.silences = 2
-    with pytest.raises(DeadlineExceeded):
-        ask("translate", "peer", "a", timeout=1.2)
-    assert len(peer.requests) == 4
-    peer.silences = 1
-    with pytest.raises(DeadlineExceeded):  # too short for a second attempt
-        ask("translate", "peer", "a", timeout=0.8)
-    assert len(peer.requests) == 5
-    peer.silences = 1
-    with pytest.raises(DeadlineExceeded):  # a call may rightly take long, unless the caller says otherwise
-        ask("translate", "peer", "a", timeout=1.2, terms={"retries": Retries()})
-    assert len(peer.requests) == 6
+    assert asyncio.run(translate()) == "a!"
 
 
-def test_an_episode_leaves_a_silent_replica(stepped: Steps, peer: Peer) -> None:
-    peer.silences = 1
-    *actions, _ = stepped([([1.0], None, None), ([2.0], 0.5, None)], timeout=1.2)
+def test_call_without_response_abandoned_once(call: Caller, server: EchoServer) -> None:
+    server.unanswered_calls = 1
+    assert call("translate", "echo", "a", timeout=1.2, request_id="mine").text == "a!"
+    assert [metadata["x-request-id"] for metadata in server.metadata] == ["mine", "mine"]
+    server.unanswered_calls = 2
+    with pytest.raises(DeadlineExceeded):  # the second attempt has no timeout of its own
+        call("translate", "echo", "a", timeout=1.2)
+    assert len(server.requests) == 4
+    server.unanswered_calls = 1
+    with pytest.raises(DeadlineExceeded):  # the attempt timeout exceeds half of the call's
+        call("translate", "echo", "a", timeout=0.8)
+    assert len(server.requests) == 5
+    server.unanswered_calls = 1
+    with pytest.raises(DeadlineExceeded):  # no attempt timeout by default
+        call("translate", "echo", "a", timeout=1.2, client_options={"retries": RetryPolicy()})
+    assert len(server.requests) == 6
+
+
+def test_episode_without_response_moves_to_new_stream(run_episode: EpisodeRunner, server: EchoServer) -> None:
+    server.unanswered_calls = 1
+    *actions, _ = run_episode([([1.0], None, None), ([2.0], 0.5, None)], timeout=1.2)
     assert actions == [0, 1]
-    assert [each.start.target_return for each in peer.requests if each.HasField("start")] == [40, 40]
+    assert [request.start.target_return for request in server.requests if request.HasField("start")] == [40, 40]
 
 
-def test_a_call_ends_in_time(ask: Ask, peer: Peer) -> None:
-    peer.stalls = True
-    with pytest.raises(TimeoutError, match="did not answer for 'peer' in time"):
-        ask("translate", "peer", "a", timeout=0.05)
+def test_call_timeout_raises_deadline_exceeded(call: Caller, server: EchoServer) -> None:
+    server.stalls = True
+    with pytest.raises(TimeoutError, match="did not respond for model 'echo' before the deadline"):
+        call("translate", "echo", "a", timeout=0.05)
     with pytest.raises(DeadlineExceeded):
-        ask("translate", "peer", "a", terms={"timeout": 0.05})
-    assert len(peer.requests) == 2
+        call("translate", "echo", "a", client_options={"timeout": 0.05})
+    assert len(server.requests) == 2

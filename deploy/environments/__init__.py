@@ -1,0 +1,1 @@
+"""The Python environments of the project: what each installs, how it is set up, and whether it resolves."""

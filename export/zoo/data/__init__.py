@@ -1,1 +1,0 @@
-"""Small data that need no hub: drawn, generated, or shipped with a library."""

@@ -1,1 +1,0 @@
-"""The protocol, as Python. Made from the `.proto` files beside it by `make protos`."""

@@ -1,0 +1,149 @@
+"""Transport-independent entry point of a served model: authentication, size limits, metrics and request logs.
+
+gRPC and HTTP both dispatch through `Endpoint`, which calls the handler of the requested method.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any, NoReturn, Protocol
+
+from google.protobuf.message import Message
+from grpc import StatusCode
+
+from headwaiter.api.context import RequestContext
+from headwaiter.api.errors import FailedError, PeerDisconnectedError, UnauthenticatedError, WrongTaskError, to_failure
+from headwaiter.api.logs import LogRateLimiter
+from headwaiter.tasks.errors import InputError
+
+_MB = 1 << 20
+_LOG = logging.getLogger("headwaiter.requests")
+
+UnaryHandler = Callable[[Any, RequestContext], Awaitable[Message]]
+StreamingHandler = Callable[[Any, RequestContext], AsyncGenerator[Message, None]]
+Handlers = Mapping[str, UnaryHandler | StreamingHandler]
+
+
+class KeyChecker(Protocol):
+    def check(self, bearer: str | None) -> str | None: ...
+
+
+class RequestRecorder(Protocol):
+    """Records request metrics."""
+
+    def record_request(self, method: str, code: str, seconds: float) -> None: ...
+
+    def record_stages(self, queue_ms: float, prepare_ms: float, run_ms: float) -> None: ...
+
+    def record_usage(self, input_tokens: int, output_tokens: int, images: int) -> None: ...
+
+
+class Endpoint:
+    def __init__(
+        self,
+        name: str,
+        handlers: Handlers,
+        *,
+        task_description: str,
+        keys: KeyChecker | None,
+        recorder: RequestRecorder,
+        message_mb: int = 32,
+        local: bool = False,
+    ) -> None:
+        """`local`: accept only loopback clients if there are no keys, because Ray binds a replica's gRPC port to all
+        interfaces."""
+        self.name, self.handlers, self.task_description = name, handlers, task_description
+        self._keys, self._recorder, self._message_mb = keys, recorder, message_mb
+        self._local = local and keys is None
+        self._rejection_log_limiter = LogRateLimiter()
+
+    async def answer(self, request: Message, context: RequestContext) -> Message:
+        with self._authenticated_and_recorded(context):
+            self._check_size(request)
+            response: Message = await self._handler(context)(request, context)
+            return response
+
+    async def stream(self, request: Any, context: RequestContext) -> AsyncGenerator[Message, None]:
+        """`request` is a message or, for client-streaming methods, an asynchronous iterator of messages."""
+        with self._authenticated_and_recorded(context):
+            if isinstance(request, Message):
+                self._check_size(request)
+            async with aclosing(self._handler(context)(request, context)) as responses:
+                async for response in responses:
+                    yield response
+
+    def check_key(self, bearer: str | None) -> None:
+        """Raise UnauthenticatedError unless `bearer` is a valid key or no keys are configured."""
+        if self._keys is not None and self._keys.check(bearer) is None:
+            raise UnauthenticatedError("the API key is missing or invalid; send it as `authorization: Bearer KEY`")
+
+    def _check_local(self, context: RequestContext) -> None:
+        if context.is_peer_disconnected:
+            raise PeerDisconnectedError("the client disconnected")
+        if self._local and not context.is_local:
+            raise UnauthenticatedError("this server accepts only local clients; set auth.keys to accept remote ones")
+
+    def reject(self, context: RequestContext, rejection: Exception) -> NoReturn:
+        """Fail the request with `rejection`, or with UnauthenticatedError if authentication fails first."""
+        with self._authenticated_and_recorded(context):
+            raise rejection
+
+    def failed(self, context: RequestContext, error: BaseException) -> FailedError:
+        """Record and log a failed request; return the error to raise."""
+        failure = to_failure(error, context.request_id)
+        unexpected = error if failure.code is StatusCode.INTERNAL else None
+        self._record(context, failure.code, failure.message, failure.field, unexpected)
+        return FailedError(failure)
+
+    @contextmanager
+    def _authenticated_and_recorded(self, context: RequestContext) -> Iterator[None]:
+        try:
+            self._check_local(context)
+            self.check_key(context.bearer)
+            yield
+        except Exception as error:
+            raise self.failed(context, error) from error
+        except BaseException as error:  # cancelled, or the client stopped reading the stream
+            self._record(context, StatusCode.CANCELLED, str(error), None, None)
+            raise
+        else:
+            self._record(context, StatusCode.OK, "", None, None)
+
+    def _handler(self, context: RequestContext) -> Any:
+        if context.method not in self.handlers:
+            supported = ", ".join(sorted(self.handlers))
+            model = f"{self.name} (task: {self.task_description})"
+            raise WrongTaskError(f"{model} does not support {context.method}; it supports {supported}")
+        return self.handlers[context.method]
+
+    def _check_size(self, request: Message) -> None:
+        size_mb = request.ByteSize() / _MB
+        if size_mb > self._message_mb:
+            message = f"the request has {size_mb:,.1f} MiB; the limit is {self._message_mb:,} MiB"
+            raise InputError(message, field="", limit=self._message_mb)
+
+    def _record(
+        self, context: RequestContext, code: StatusCode, message: str, field: str | None, error: BaseException | None
+    ) -> None:
+        seconds, timing, usage = context.elapsed_seconds, context.timing, context.usage
+        self._recorder.record_request(context.method, code.name, seconds)
+        if code is StatusCode.OK:
+            self._recorder.record_stages(timing.queue_ms, timing.prepare_ms, timing.run_ms)
+            self._recorder.record_usage(usage.input_tokens, usage.output_tokens, usage.images)
+        level = logging.ERROR if error is not None else logging.INFO
+        suppressed = self._rejection_log_limiter.try_acquire() if code is StatusCode.RESOURCE_EXHAUSTED else 0
+        if _LOG.isEnabledFor(level) and suppressed is not None:
+            log_fields = {
+                "request_id": context.request_id,
+                "model": self.name,
+                "method": context.method,
+                "code": code.name,
+                "duration_ms": round(1e3 * seconds, 2),
+                "queue_ms": round(timing.queue_ms, 2),
+                "run_ms": round(timing.run_ms, 2),
+                "field": field,
+                "suppressed": suppressed or None,
+            }
+            _LOG.log(level, message or "completed", extra={"log_fields": log_fields}, exc_info=error)

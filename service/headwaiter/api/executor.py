@@ -1,0 +1,189 @@
+"""Admission control and off-loop preprocessing for incoming requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from headwaiter.api.context import RequestContext
+from headwaiter.engine.futures import Pending
+from headwaiter.engine.jobs import QueueFullError
+from headwaiter.engine.worker import Engine
+from headwaiter.tasks import results
+from headwaiter.tasks.errors import InputError
+from headwaiter.v1.common_pb2 import Model, Timing, Usage
+
+Result = TypeVar("Result")
+Prepared = TypeVar("Prepared")
+MAX_INPUTS = 256
+_MAX_QUEUED_WITHOUT_ESTIMATE = 1024  # jobs, while there is no throughput estimate
+_PREPROCESSING_THREADS = 2
+_EWMA_ALPHA = 0.1
+_INLINE_MAX_CHARS = 1000  # preprocessing this much text is faster than handing it to a thread
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class TokenLatencyRecorder(Protocol):
+    def record_time_to_first_token(self, method: str, seconds: float) -> None: ...
+
+    def record_inter_token_latency(self, method: str, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    name: str
+    version: str
+
+    def message(self) -> Model:
+        return Model(name=self.name, version=self.version)
+
+
+class RequestExecutor:
+    """Submits requests to an engine. Rejects them if the estimated wait exceeds `max_queue_wait_ms`."""
+
+    def __init__(
+        self, identity: ModelIdentity, engine: Engine[Any], limits: dict[str, int], token_latency: TokenLatencyRecorder
+    ) -> None:
+        self.identity, self.engine, self.limits, self.token_latency = identity, engine, limits, token_latency
+        self._pool = ThreadPoolExecutor(_PREPROCESSING_THREADS, thread_name_prefix="prepare")
+        self._active_preprocessing = 0
+        self._mean_preprocessing_seconds = 0.0  # exponentially weighted
+
+    async def execute(
+        self, field: str, submits: Sequence[Callable[[], Pending[Result]]], *, cost: int | None
+    ) -> list[Result]:
+        """Submit all inputs of a request and return their results in order. If one fails, cancel the others.
+
+        `field` names the request field of the inputs. `cost` is the amount of preprocessing in characters of text, or
+        None for images. Raises InputError for no inputs or too many, QueueFullError if the request is rejected.
+        """
+        if not submits:
+            raise InputError(f"{field} is empty; at least one input is required", field=field, limit=1)
+        if len(submits) > MAX_INPUTS:
+            message = f"{field} has {len(submits):,} inputs; the limit is {MAX_INPUTS:,}"
+            raise InputError(message, field=field, limit=MAX_INPUTS)
+        group = await self.run_preprocessing(partial(_submit_all, submits), cost)
+        try:
+            return [await pending for pending in group.members]
+        except BaseException:
+            group.cancel()
+            raise
+
+    async def run_preprocessing(self, fn: Callable[[], Prepared], cost: int | None) -> Prepared:
+        """Run `fn` in the thread pool, or inline if `cost` is small. If the caller is cancelled, cancel the result of
+        `fn` once it exists. Raises QueueFullError if the request is rejected."""
+        self.check_admission()
+        if cost is not None and cost <= _INLINE_MAX_CHARS:
+            return fn()
+        self._active_preprocessing += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, self._run_timed, fn)
+        future.add_done_callback(self._preprocessing_done)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_cancel_result)
+            raise
+
+    def _run_timed(self, fn: Callable[[], Prepared]) -> Prepared:
+        started_at = time.monotonic()
+        try:
+            return fn()
+        finally:
+            self._mean_preprocessing_seconds += _EWMA_ALPHA * (
+                time.monotonic() - started_at - self._mean_preprocessing_seconds
+            )
+
+    def _preprocessing_done(self, _: asyncio.Future[Any]) -> None:
+        self._active_preprocessing -= 1
+
+    def check_admission(self) -> None:
+        """Raise QueueFullError, and count it, if a request submitted now would wait too long."""
+        if (rejection := self.rejection()) is not None:
+            self.count_rejected()
+            raise rejection
+
+    def count_rejected(self) -> None:
+        self.engine.queue.counters.rejected += 1
+
+    def rejection(self) -> QueueFullError | None:
+        """The error for a request submitted now, or None if its estimated wait is within `max_queue_wait_ms`."""
+        wait, max_wait = self.engine.estimated_wait(), self.limits["max_queue_wait_ms"] / 1e3
+        if wait is None:
+            wait = 0.0 if len(self.engine.queue.jobs) < _MAX_QUEUED_WITHOUT_ESTIMATE else max_wait + 1
+        wait += self._active_preprocessing * self._mean_preprocessing_seconds / _PREPROCESSING_THREADS
+        if wait <= max_wait:
+            return None
+        message = (
+            f"{self.identity.name} is overloaded: the estimated wait is {wait:,.1f} s; the limit is {max_wait:,.1f} s"
+        )
+        return QueueFullError(message, retry_after=min(wait - max_wait, 30.0) + 0.1)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _PendingGroup:
+    def __init__(self, members: list[Pending[Any]]) -> None:
+        self.members = members
+
+    def cancel(self) -> None:
+        for pending in self.members:
+            pending.cancel()
+
+
+def _submit_all(submits: Sequence[Callable[[], Pending[Any]]]) -> _PendingGroup:
+    group = _PendingGroup([])
+    try:
+        for submit in submits:
+            group.members.append(submit())
+    except BaseException:
+        group.cancel()
+        raise
+    return group
+
+
+def _cancel_result(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        result: Cancellable = future.result()
+        result.cancel()
+
+
+def attach_total_usage(
+    executor: RequestExecutor, context: RequestContext, response: Message, outputs: Sequence[Any]
+) -> Any:
+    """Attach the usage and timing of all inputs to the response and to the request context.
+
+    Usage and preparation times are summed. Queue and run times overlap, so their maximum counts.
+    """
+    context.usage = results.Usage(
+        sum(output.usage.input_tokens for output in outputs),
+        sum(output.usage.output_tokens for output in outputs),
+        sum(output.usage.images for output in outputs),
+    )
+    context.timing = results.Timing(
+        max(output.timing.queue_ms for output in outputs),
+        sum(output.timing.prepare_ms for output in outputs),
+        max(output.timing.run_ms for output in outputs),
+    )
+    return attach_usage(executor, context, response)
+
+
+def attach_usage(executor: RequestExecutor, context: RequestContext, response: Any) -> Any:
+    """Write model identity, usage and timing of the request context into the response."""
+    usage, timing = context.usage, context.timing
+    response.model.CopyFrom(executor.identity.message())
+    response.usage.CopyFrom(
+        Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, images=usage.images)
+    )
+    response.timing.CopyFrom(Timing(queue_ms=timing.queue_ms, prepare_ms=timing.prepare_ms, run_ms=timing.run_ms))
+    return response

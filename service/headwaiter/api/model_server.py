@@ -1,0 +1,121 @@
+"""Serves one model in this process: loads its package and builds executor, endpoint and metrics. Independent of Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from grpc import StatusCode
+from pydantic import BaseModel, ConfigDict
+
+from headwaiter.api.endpoint import Endpoint, RequestRecorder
+from headwaiter.api.executor import ModelIdentity, RequestExecutor, TokenLatencyRecorder
+from headwaiter.api.grpc_servicer import GrpcContext, Servicer, reject
+from headwaiter.api.handlers import build_handlers
+from headwaiter.api.health import Health
+from headwaiter.api.keys import KeyFile
+from headwaiter.api.methods import Method
+from headwaiter.package.manifest import MANIFEST, PackageError, digest, open_package
+from headwaiter.serving.config import Batch, Limits
+from headwaiter.serving.replica_load import LoadGauge
+from headwaiter.tasks.model import ModelOptions, load_model
+
+
+class Metrics(RequestRecorder, TokenLatencyRecorder, Protocol):
+    """Records the metrics of requests, tokens and the engine."""
+
+    def describe(self, *, version: str, task: str, family: str, precision: str, device: str) -> None: ...
+
+    def observe_engine(self, snapshot: dict[str, float]) -> None: ...
+
+    def set_ready(self, is_ready: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ModelServerArgs(BaseModel):
+    """Configuration of a replica. Ray Serve restarts the replicas if any of it changes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    folder: Path
+    fingerprint: str | None = None
+    device: str = "auto"
+    threads: int | None = None
+    max_sequences: int = 64
+    batch: Batch = Batch()
+    limits: Limits = Limits()
+    keys: Path | None = None
+    local: bool = False
+
+
+class ModelServer(Servicer, Health):
+    def __init__(self, args: ModelServerArgs, metrics: Metrics) -> None:
+        self.name, self.metrics = args.name, metrics
+        package = open_package(args.folder)
+        if args.fingerprint not in (None, digest(package.file(MANIFEST))):
+            raise PackageError(f"{args.folder} has changed since it was deployed; deploy it again.")
+        limits = args.limits
+        options = ModelOptions(
+            device=args.device,
+            threads=args.threads,
+            max_sequences=args.max_sequences,
+            batch_tokens=args.batch.tokens,
+            batch_pixels=args.batch.pixels,
+            num_beams=limits.num_beams,
+            new_tokens=limits.new_tokens,
+            text=limits.text,
+            pixels=limits.pixels,
+            images=limits.images,
+        )
+        self.model: Any = load_model(package, options)
+        manifest, device = package.manifest, self.model.engine.session.device
+        self.executor = RequestExecutor(
+            ModelIdentity(args.name, manifest.version), self.model.engine, limits.model_dump(), metrics
+        )
+        self.endpoint = Endpoint(
+            args.name,
+            build_handlers(self.executor, self.model),
+            task_description=manifest.task_description,
+            keys=KeyFile(args.keys) if args.keys is not None else None,
+            recorder=metrics,
+            message_mb=limits.message_mb,
+            local=args.local,
+        )
+        self.load = LoadGauge(self.model.engine)
+        metrics.describe(
+            version=manifest.version,
+            task=manifest.task,
+            family=manifest.family,
+            precision=manifest.precision,
+            device=device,
+        )
+
+    def reject_if_overloaded(self, method: Method, context: GrpcContext) -> bool:
+        """Whether the request is rejected because of its estimated wait; if so, sets the error on `context`."""
+        rejection = self.executor.rejection() if method.name in self.endpoint.handlers else None
+        if rejection is None:
+            return False
+        if reject(self.endpoint, method, context, rejection) is StatusCode.RESOURCE_EXHAUSTED:
+            self.executor.count_rejected()
+        return True
+
+    def is_ready(self) -> bool:
+        return bool(self.model.engine.is_alive)
+
+    def observe(self) -> None:
+        """Record the engine's counters; called about once per second and on close."""
+        snapshot = self.model.counters
+        snapshot["estimated_wait_seconds"] = self.model.engine.estimated_wait() or 0.0
+        if self.model.manifest.policy is not None:
+            snapshot["episodes_open"] = snapshot["slots_in_use"]
+        self.metrics.observe_engine(snapshot)
+        self.metrics.set_ready(self.is_ready())
+
+    def close(self) -> None:
+        """Finish the accepted requests, then release all resources."""
+        self.model.close(drain=True)
+        self.executor.close()
+        self.observe()
+        self.metrics.close()

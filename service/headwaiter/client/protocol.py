@@ -1,0 +1,170 @@
+"""What the sync and async clients share: method table, metadata, channel settings."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from headwaiter.client import errors
+from headwaiter.client.call import Options
+from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Unavailable
+from headwaiter.client.retries import Attempts, RetryBudget, RetryPolicy
+from headwaiter.v1 import (
+    captioning_pb2,
+    classification_pb2,
+    detection_pb2,
+    generation_pb2,
+    models_pb2,
+    policy_pb2,
+    translation_pb2,
+)
+
+DEFAULT_TIMEOUT = 60.0
+
+CHANNEL_OPTIONS = (
+    # The service enforces the message size (`limits.message_mb`).
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Reconnect within a retry's backoff; gRPC's default is one second.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Detect hosts that lost their network during a call.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    path: str
+    kind: str
+    request: type[Message]
+    reply: type[Message]
+
+    def bind(self, channel: Any) -> Any:
+        """Return the callable that sends this method's requests through `channel`."""
+        create = getattr(channel, self.kind)
+        return create(
+            self.path,
+            request_serializer=self.request.SerializeToString,
+            response_deserializer=self.reply.FromString,
+        )
+
+
+def _methods() -> dict[str, Method]:
+    """All methods by bare name, which is unique across the services."""
+    methods = {}
+    stubs = (
+        translation_pb2,
+        captioning_pb2,
+        classification_pb2,
+        detection_pb2,
+        policy_pb2,
+        generation_pb2,
+        models_pb2,
+    )
+    for stub in stubs:
+        for service in stub.DESCRIPTOR.services_by_name.values():
+            for method in service.methods:
+                kind = f"{_arity(method.client_streaming)}_{_arity(method.server_streaming)}"
+                messages = (GetMessageClass(descriptor) for descriptor in (method.input_type, method.output_type))
+                methods[method.name] = Method(f"/{service.full_name}/{method.name}", kind, *messages)
+    return methods
+
+
+def _arity(streaming: bool) -> str:
+    return "stream" if streaming else "unary"
+
+
+METHODS = _methods()
+
+
+@dataclass(frozen=True, slots=True)
+class RpcContext:
+    """Address, model, request id and key of a call, the same for all its attempts."""
+
+    address: str
+    model: str
+    request_id: str
+    key: str | None
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """Return the request metadata. Raises InvalidInput if a value is not printable ASCII."""
+        for field, value in (("model", self.model), ("request_id", self.request_id), ("key", self.key or "")):
+            if not (value.isascii() and value.isprintable()):
+                raise InvalidInput(
+                    f"{field} has characters that a header cannot contain; use printable ASCII", field=field
+                )
+        authorization = [("authorization", f"Bearer {self.key}")] if self.key else []
+        return [("application", self.model), ("x-request-id", self.request_id), *authorization]
+
+    def error(self, error: grpc.RpcError) -> HeadwaiterError:
+        return errors.from_rpc(error, address=self.address, model=self.model, request_id=self.request_id)
+
+    def deadline_exceeded(self) -> HeadwaiterError:
+        message = f"{self.address} did not respond for model {self.model!r} before the deadline."
+        return DeadlineExceeded(message, request_id=self.request_id)
+
+    def stream_interrupted(self) -> HeadwaiterError:
+        message = f"{self.address} closed the stream of model {self.model!r} before its end."
+        return Unavailable(message, request_id=self.request_id)
+
+
+class AnyCall(Protocol):
+    """The attributes that Call, StreamCall and EpisodeCall share."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def options(self) -> Options: ...
+
+
+class BaseClient:
+    """Connection settings of a client."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        key: str | None = None,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        retries: RetryPolicy | None = None,
+        tls: bool | bytes = False,
+    ) -> None:
+        """Create a client; it connects on the first call.
+
+        `address` is HOST:PORT, or a list such as `ipv4:10.0.0.1:9000,10.0.0.2:9000` of which the first reachable one
+        is used. `key` is the API key. `timeout` is the time limit of a call in seconds, including retries; None means
+        no limit. `tls=True` trusts the system's certificate authorities; bytes are PEM certificates to trust instead.
+        """
+        self.address = address
+        self._key, self._timeout, self._tls = key, timeout, tls
+        self._retries = retries or RetryPolicy()
+        self._budget = RetryBudget(self._retries)
+
+    def _channel_options(self) -> list[tuple[str, Any]]:
+        first, *others = self.address.split(",")
+        if not others:
+            return [*CHANNEL_OPTIONS]
+        # gRPC would send the whole list as the host name, which proxies reject.
+        return [*CHANNEL_OPTIONS, ("grpc.default_authority", first.removeprefix("ipv4:").removeprefix("ipv6:"))]
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        if not self._tls:
+            return None
+        return grpc.ssl_channel_credentials(self._tls if isinstance(self._tls, bytes) else None)
+
+    def _rpc_context(self, call: AnyCall) -> RpcContext:
+        request_id = call.options.get("request_id") or uuid.uuid4().hex
+        return RpcContext(self.address, call.model, request_id, self._key)
+
+    def _attempts(self, options: Options) -> Attempts:
+        return Attempts(self._retries, self._budget, options.get("timeout", self._timeout))

@@ -1,0 +1,60 @@
+"""Settings of a model: resources of its engine and limits of a request. serve.yaml, replicas and `open_model` share
+them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of every section of serve.yaml. The docstring below a field is its entry in the published reference
+    (`python -m deploy.config_reference`)."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Limits(Section):
+    """Limits of a single request. Requests beyond them are rejected."""
+
+    max_queue_wait_ms: Count = 2_000
+    """Maximum estimated queueing delay in milliseconds; requests expected to wait longer are rejected."""
+    text: Count = 20_000
+    """Maximum characters per text."""
+    new_tokens: Count = 256
+    """Maximum generated tokens per output."""
+    num_beams: Count = 8
+    """Maximum beams per output; each beam uses one of `max_sequences`."""
+    pixels: Count = 32_000_000
+    """Maximum pixels per input image."""
+    images: int = Field(default=64, ge=1, le=256)
+    """Maximum generated images per request."""
+    message_mb: int = Field(default=32, ge=1, le=256)
+    """Maximum request size in MiB."""
+
+
+class Batch(Section):
+    """Size of a batch for models that run a single forward pass."""
+
+    tokens: Count = 512
+    """Maximum padded tokens per batch (text classifiers)."""
+    pixels: Count = 4 * 224 * 224
+    """Maximum padded pixels per batch (image models)."""
+
+
+class ModelSettings(Section):
+    """How a model runs and what a request may ask for."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Execution device: auto, cpu or cuda; auto uses a GPU if `resources.gpus` is set."""
+    threads: Count | None = None
+    """Threads of ONNX Runtime per replica (`resources.cpus`, rounded up, if unset)."""
+    max_sequences: Count = 64
+    """Maximum sequences decoded, or policy episodes open, at the same time per replica."""
+    batch: Batch = Batch()
+    limits: Limits = Limits()

@@ -1,0 +1,48 @@
+"""Several worker threads share one queue and session, overlapping Python token selection and single-threaded operators
+of one worker with the graph runs of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from headwaiter.engine.counters import EngineCounters
+from headwaiter.engine.job_queue import JobQueue
+from headwaiter.engine.jobs import Job
+from headwaiter.engine.session import Session
+from headwaiter.engine.worker import Worker, estimate_seconds
+
+JobT = TypeVar("JobT", bound=Job[Any])
+
+
+class WorkerPool(Generic[JobT]):
+    def __init__(self, session: Session, factories: Iterable[Callable[..., Worker[JobT]]]) -> None:
+        self.session = session
+        self.queue: JobQueue[JobT] = JobQueue(EngineCounters())
+        self.workers = [factory(queue=self.queue) for factory in factories]
+
+    def start(self) -> None:
+        for worker in self.workers:
+            worker.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return all(worker.is_alive for worker in self.workers)
+
+    @property
+    def counters(self) -> EngineCounters:
+        return EngineCounters.total([self.queue.counters, *(worker.counters for worker in self.workers)])
+
+    def submit(self, job: JobT) -> None:
+        self.workers[0].submit(job)
+
+    def close(self, *, drain: bool = True) -> None:
+        self.queue.close(drain=drain)
+        for worker in self.workers:
+            worker.join()
+
+    def estimated_wait(self) -> float | None:
+        free_slots = sum(worker.free_slots() for worker in self.workers)
+        rates = [worker.throughput.rate for worker in self.workers if worker.throughput.rate is not None]
+        rate = sum(rates) / len(rates) * len(self.workers) if rates else None
+        return estimate_seconds(self.queue.backlog_work(free_slots), rate)

@@ -1,0 +1,63 @@
+"""The catalog: lists the served models. Readiness comes from Serve's status, so it is correct during updates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from headwaiter.api.context import RequestContext
+from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
+from headwaiter.api.grpc_servicer import Servicer
+from headwaiter.api.health import Health
+from headwaiter.v1 import models_pb2 as pb
+
+NAME = "catalog"
+
+
+class Catalog(Servicer, Health):
+    name = NAME
+
+    def __init__(
+        self, models: Sequence[Mapping[str, str]], keys: KeyChecker | None, recorder: RequestRecorder, *, local: bool
+    ) -> None:
+        self._models = sorted(models, key=lambda model: model["name"])
+        self.endpoint = Endpoint(
+            NAME,
+            {"ListModels": self._list},
+            task_description="listing models",
+            keys=keys,
+            recorder=recorder,
+            local=local,
+        )
+
+    def is_ready(self) -> bool:
+        return True
+
+    async def names(self) -> list[str]:
+        return [model["name"] for model in self._models]
+
+    async def _list(self, _: pb.ListModelsRequest, __: RequestContext) -> Message:
+        ready = await asyncio.to_thread(_running_applications)
+        summaries = [pb.ModelSummary(**model, ready=model["name"] in ready) for model in self._models]
+        return pb.ListModelsResponse(models=summaries)
+
+
+def _running_applications() -> set[str]:
+    from ray import serve
+
+    applications: dict[str, Any] = serve.status().applications
+    return {name for name, app in applications.items() if app.status == "RUNNING"}
+
+
+def desired_replicas() -> dict[str, int]:
+    """Serve's target number of replicas by application."""
+    from ray.serve.context import _get_global_client
+
+    client: Any = _get_global_client()
+    return {
+        name: sum(deployment["target_num_replicas"] for deployment in application["deployments"].values())
+        for name, application in client.get_serve_details()["applications"].items()
+    }

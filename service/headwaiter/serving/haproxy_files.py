@@ -1,0 +1,62 @@
+"""The files of the HAProxy that Serve runs on a local Ray: one directory per user, one subdirectory per Ray node.
+
+Serve's default is one directory for all users, which belongs to whoever serves first. TMPDIR is not used because the
+path of a socket has at most 107 bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_FILES = {
+    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
+    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
+    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
+    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
+}
+_STOP_SECONDS = 5
+_POLL_SECONDS = 0.2
+
+
+class ForeignDirectoryError(Exception):
+    """The directory belongs to another user."""
+
+
+def directory() -> Path:
+    return Path(f"/tmp/haproxy-serve-{os.getuid()}")
+
+
+def environment() -> dict[str, str]:
+    """Create the directory and return the variables that make Serve use it."""
+    folder = directory()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ForeignDirectoryError(f"{folder} is owned by another user; remove it.")
+    return {variable: str(folder / name) for variable, name in _FILES.items()}
+
+
+def remove(node: str) -> None:
+    """Stop the HAProxy of a Ray node, which survives a killed Ray, and delete its files."""
+    folder = directory() / node
+    deadline = time.monotonic() + _STOP_SECONDS
+    while (pids := _find_processes(f"{folder}/haproxy.cfg")) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        time.sleep(_POLL_SECONDS)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _find_processes(argument: str) -> list[int]:
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # the process may exit meanwhile
+            if argument.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                pids.append(int(entry.name))
+    return pids

@@ -1,0 +1,51 @@
+"""`InputError`, raised for invalid requests, and the checks that tasks share."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+
+class InputError(ValueError):
+    """A request is invalid: `field` is the path of the offending field, `limit` the limit it violates, if any.
+
+    >>> raise InputError("text[2] has 61,000 characters; the limit is 20,000", field="text[2]", limit=20_000)
+    """
+
+    def __init__(self, message: str, *, field: str, limit: float | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Preserve `field` and `limit` when the error is pickled."""
+        return partial(InputError, field=self.field, limit=self.limit), self.args
+
+
+def check_encodable(text: str, field: str) -> None:
+    """Reject lone surrogates, which JSON can represent but tokenizers do not accept."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = f"{field} has a lone surrogate at position {error.start:,}; it must be valid Unicode"
+        raise InputError(message, field=field) from None
+
+
+def check_length(count: int, limit: int, field: str, unit: str = "tokens") -> None:
+    if count > limit:
+        raise InputError(f"{field} has {count:,} {unit}; the limit is {limit:,}", field=field, limit=limit)
+
+
+def check_fraction(value: float | None, field: str) -> None:
+    if value is not None and not 0 <= value <= 1:
+        raise InputError(f"{field} is {value}; it must be from 0 to 1", field=field, limit=0 if value < 0 else 1)
+
+
+def check_seed(seed: int | None) -> None:
+    if seed is not None and seed < 0:
+        raise InputError(f"seed is {seed}; it must be at least 0", field="seed", limit=0)
+
+
+def check_positive(value: int | None, field: str) -> None:
+    if value is not None and value < 1:
+        raise InputError(f"{field} is {value}; it must be at least 1", field=field, limit=1)

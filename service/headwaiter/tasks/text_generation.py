@@ -1,0 +1,249 @@
+"""Common parts of translation, captioning and text generation: a tokenizer, a decoder engine and text streams."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Protocol
+
+from headwaiter.engine.decoder import open_decoder
+from headwaiter.engine.futures import Pending, Stream
+from headwaiter.engine.sequence import DecodeJob, DecodingResult
+from headwaiter.engine.session import Arrays, Session
+from headwaiter.package.manifest import Package, padded_length
+from headwaiter.tasks.decoding import DecodingLimits, DecodingOptions, resolve
+from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.results import GeneratedText, Hypothesis, Timing, Usage
+from headwaiter.tasks.streaming import IncrementalDetokenizer
+from headwaiter.tasks.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderInput:
+    """One sequence to decode: the decoder prompt, and the encoder input if the model has an encoder."""
+
+    prompt: Sequence[int]
+    source: Arrays
+    source_length: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextGenerationOptions:
+    """Number of slots of the engine, and limits of a request."""
+
+    slots: int
+    num_beams: int
+    max_new_tokens: int
+    max_text_length: int  # characters
+
+
+class TextGenerationTask:
+    """A decoder engine with a tokenizer. `max_length` limits prompt and generated tokens together."""
+
+    def __init__(self, package: Package, session: Session, options: TextGenerationOptions, *, max_length: int) -> None:
+        manifest = package.manifest
+        assert manifest.decoding is not None
+        assert manifest.preprocessing.text is not None
+        self.defaults, self.settings = manifest.decoding, manifest.preprocessing.text
+        self.tokenizer = Tokenizer.open(package.folder, self.settings)
+        self.decoding_limits = DecodingLimits(
+            new_tokens=min(options.max_new_tokens, max_length - 1), num_beams=min(options.num_beams, options.slots)
+        )
+        self.max_length, self.max_text_length = max_length, options.max_text_length
+        self.engine = open_decoder(session, slots=options.slots, max_length=max_length)
+
+    def submit(
+        self,
+        inputs: Sequence[DecoderInput],
+        decoding: DecodingOptions,
+        *,
+        deadline: float | None = None,
+        on_token: Callable[[int, int], None] | None = None,
+    ) -> list[list[Future[DecodingResult]]]:
+        """Submit the inputs and return their futures, several per input if several sequences are sampled.
+
+        `on_token(input index, token)` is called on the engine's thread. If one job is rejected, all are cancelled.
+        """
+        parameters = resolve(decoding, self.defaults, self.decoding_limits)
+        jobs = []
+        for index, decoder_input in enumerate(inputs):
+            callback = None if on_token is None else partial(on_token, index)
+            shared = (decoder_input.source, decoder_input.source_length, tuple(decoder_input.prompt))
+            jobs.append([DecodeJob(*shared, params, callback, deadline=deadline) for params in parameters])
+        futures = [[job.future for job in group] for group in jobs]
+        try:
+            for job in chain.from_iterable(jobs):
+                self.engine.submit(job)
+        except BaseException:
+            for future in chain.from_iterable(futures):
+                future.cancel()
+            raise
+        return futures
+
+    def submit_one(
+        self,
+        decoder_input: DecoderInput,
+        decoding: DecodingOptions,
+        preprocessing_seconds: float,
+        deadline: float | None,
+        images: int,
+    ) -> Pending[GeneratedText]:
+        (futures,) = self.submit([decoder_input], decoding, deadline=deadline)
+        return Pending(futures, lambda results: self.build_result(results, preprocessing_seconds, images))
+
+    def build_result(
+        self, results: list[DecodingResult], preprocessing_seconds: float, images: int = 0
+    ) -> GeneratedText:
+        return GeneratedText(self.hypotheses(results), *self.usage_and_timing(results, preprocessing_seconds, images))
+
+    def hypotheses(self, results: list[DecodingResult]) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses of all results as text, best first."""
+        hypotheses = chain.from_iterable(result.hypotheses for result in results)
+        best_first = sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+        return tuple(
+            Hypothesis(self.tokenizer.decode(hypothesis.tokens), hypothesis.score) for hypothesis in best_first
+        )
+
+    @staticmethod
+    def usage_and_timing(
+        results: list[DecodingResult], preprocessing_seconds: float, images: int = 0
+    ) -> tuple[Usage, Timing]:
+        """Return the total usage, and the longest queue and run time of any result."""
+        input_tokens = sum(result.input_tokens for result in results)
+        output_tokens = sum(result.output_tokens for result in results)
+        queue_seconds = max((result.queue_seconds for result in results), default=0.0)
+        run_seconds = max((result.run_seconds for result in results), default=0.0)
+        timing = Timing(1e3 * queue_seconds, 1e3 * preprocessing_seconds, 1e3 * run_seconds)
+        return Usage(input_tokens, output_tokens, images), timing
+
+    def stream(
+        self,
+        inputs: Sequence[DecoderInput],
+        decoding: DecodingOptions,
+        deadline: float | None,
+        layout: TextLayout | None,
+    ) -> GeneratedTextStream:
+        """Submit the inputs and stream their text, arranged by `layout` (default: concatenated)."""
+        if decoding.num_return_sequences not in (None, 1):
+            raise InputError(
+                f"decoding.num_return_sequences is {decoding.num_return_sequences}; for streams it must be 1",
+                field="decoding.num_return_sequences",
+                limit=1,
+            )
+        events: Stream[tuple[int, int | None]] = Stream()
+        groups = self.submit(
+            inputs, decoding, deadline=deadline, on_token=lambda index, token: events.put((index, token))
+        )
+        futures = [future for (future,) in groups]
+        unfinished = set(range(len(futures)))
+
+        def on_done(index: int, future: Future[DecodingResult]) -> None:
+            unfinished.discard(index)
+            error = None if future.cancelled() else future.exception()
+            events.put((index, None))
+            if error is not None or not unfinished:
+                events.end(error)
+
+        for index, future in enumerate(futures):
+            future.add_done_callback(partial(on_done, index))
+        if not futures:
+            events.end()
+        detokenizers = [IncrementalDetokenizer(self.tokenizer, self.settings) for _ in inputs]
+        return GeneratedTextStream(self, events, futures, detokenizers, layout)
+
+
+class TextLayout(Protocol):
+    """Joins the texts of the first sequences. Layout after the last text is added only if that text is complete."""
+
+    def __call__(self, texts: Sequence[str], *, complete: bool) -> str: ...
+
+
+def _concatenate(texts: Sequence[str], *, complete: bool) -> str:  # noqa: ARG001
+    return "".join(texts)
+
+
+class GeneratedTextStream:
+    """Generated text as it becomes available. Iterate in a thread or a coroutine, then call `result()`.
+
+    Leaving the iteration early cancels the request.
+    """
+
+    def __init__(
+        self,
+        task: TextGenerationTask,
+        events: Stream[tuple[int, int | None]],
+        futures: list[Future[DecodingResult]],
+        detokenizers: list[IncrementalDetokenizer],
+        layout: TextLayout | None,
+    ) -> None:
+        self._task, self._events, self._futures, self._detokenizers = task, events, futures, detokenizers
+        self._layout = layout or _concatenate
+        self._texts = [""] * len(detokenizers)
+        self._complete = [False] * len(detokenizers)
+        self._emitted = ""
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            for event in self._events:
+                if delta := self._on_event(*event):
+                    yield delta
+            if delta := self._final_delta():
+                yield delta
+        finally:
+            self.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        try:
+            async for event in self._events:
+                if delta := self._on_event(*event):
+                    yield delta
+            if delta := self._final_delta():
+                yield delta
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel unfinished sequences and free their slots."""
+        for future in self._futures:
+            future.cancel()
+
+    def result(self) -> GeneratedText:
+        results = [future.result() for future in self._futures]
+        usage, timing = self._task.usage_and_timing(results, 0.0)
+        scores = [result.hypotheses[0].score for result in results]
+        score = sum(scores) / len(scores) if scores else 0.0
+        return GeneratedText((Hypothesis(self._layout(self._texts, complete=True), score),), usage, timing)
+
+    def _on_event(self, index: int, token: int | None) -> str:
+        if token is not None:
+            self._texts[index] += self._detokenizers[index].push(token)
+        else:
+            self._finish_sequence(index)
+        return self._next_delta()
+
+    def _finish_sequence(self, index: int) -> None:
+        """Take the final text from the result, because beam search reports no tokens while it runs."""
+        future = self._futures[index]
+        if not future.cancelled() and future.exception() is None:
+            self._texts[index] = self._task.hypotheses([future.result()])[0].text
+            self._complete[index] = True
+
+    def _next_delta(self) -> str:
+        """Return the new text of all sequences up to and including the first unfinished one."""
+        count = self._complete.index(False) + 1 if False in self._complete else len(self._texts)
+        text = self._layout(self._texts[:count], complete=all(self._complete[:count]))
+        if not text.startswith(self._emitted):
+            return ""  # the layout between two sentences is not final yet
+        delta, self._emitted = text[len(self._emitted) :], text
+        return delta
+
+    def _final_delta(self) -> str:
+        return self._next_delta() if all(self._complete) else ""
+
+
+def decoder_max_length(limit: int, prompt_length: int, max_new_tokens: int) -> int:
+    """Return the KV cache length for a prompt and its generated tokens, padded, at most `limit`."""
+    return min(limit, padded_length(prompt_length + max_new_tokens))

@@ -1,0 +1,104 @@
+"""Translation: splits text into sentences, translates them as one batch and restores the layout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+
+import numpy as np
+
+from headwaiter.engine.futures import Pending
+from headwaiter.engine.sequence import DecodingResult
+from headwaiter.engine.session import Session
+from headwaiter.package.manifest import Package
+from headwaiter.tasks.decoding import DecodingOptions
+from headwaiter.tasks.errors import check_length
+from headwaiter.tasks.results import GeneratedText, Hypothesis
+from headwaiter.tasks.sentences import Piece, join, split_to_fit
+from headwaiter.tasks.text_generation import (
+    DecoderInput,
+    GeneratedTextStream,
+    TextGenerationOptions,
+    TextGenerationTask,
+    decoder_max_length,
+)
+
+_MAX_SENTENCE_TOKENS = 512  # models are trained on sentences, even if their position embeddings allow more
+
+
+class Translation(TextGenerationTask):
+    def __init__(self, package: Package, session: Session, options: TextGenerationOptions) -> None:
+        limits = package.manifest.limits
+        max_length = decoder_max_length(limits["max_length"], 2, options.max_new_tokens)
+        super().__init__(package, session, options, max_length=max_length)
+        self.max_source_length = min(limits["source"], _MAX_SENTENCE_TOKENS)
+
+    def translate(
+        self,
+        text: str,
+        decoding: DecodingOptions,
+        *,
+        split: bool = True,
+        deadline: float | None = None,
+        field: str = "text",
+    ) -> Pending[GeneratedText]:
+        """Translate a text; unless `split` is false, sentence by sentence with its layout preserved."""
+        started = time.monotonic()
+        pieces = self._pieces(text, split, field)
+        inputs = self._inputs(pieces, field)
+        preprocessing_seconds = time.monotonic() - started
+        groups = self.submit(inputs, decoding, deadline=deadline)
+        per_sentence = len(groups[0]) if groups else 1
+
+        def finish(results: list[DecodingResult]) -> GeneratedText:
+            by_sentence = [results[start : start + per_sentence] for start in range(0, len(results), per_sentence)]
+            return self._join_sentences(pieces, by_sentence, preprocessing_seconds)
+
+        return Pending(list(chain.from_iterable(groups)), finish)
+
+    def translate_stream(
+        self,
+        text: str,
+        decoding: DecodingOptions,
+        *,
+        split: bool = True,
+        deadline: float | None = None,
+        field: str = "text",
+    ) -> GeneratedTextStream:
+        pieces = self._pieces(text, split, field)
+        return self.stream(self._inputs(pieces, field), decoding, deadline, partial(_apply_layout, pieces))
+
+    def _pieces(self, text: str, split: bool, field: str) -> list[Piece]:
+        check_length(len(text), self.max_text_length, field, "characters")
+        if split:
+            return split_to_fit(text, lambda part: len(self.tokenizer.encode(part)), self.max_source_length)
+        return [Piece(text, translatable=bool(text.strip()))] if text else []
+
+    def _inputs(self, pieces: Sequence[Piece], field: str) -> list[DecoderInput]:
+        sources = [self.tokenizer.encode(piece.text) for piece in pieces if piece.translatable]
+        check_length(max(map(len, sources), default=0), self.max_source_length, field)  # one character can exceed it
+        return [
+            DecoderInput(self.defaults.decoder_start_token_ids, {"tokens": np.array(ids)}, len(ids)) for ids in sources
+        ]
+
+    def _join_sentences(
+        self, pieces: list[Piece], results: list[list[DecodingResult]], preprocessing_seconds: float
+    ) -> GeneratedText:
+        """Join the best hypotheses of all sentences, then the second best ones, and so on."""
+        sentences = [self.hypotheses(group) for group in results]
+        joined = []
+        for rank in range(max(map(len, sentences), default=1)):
+            selected = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in sentences]
+            score = sum(hypothesis.score for hypothesis in selected) / len(selected) if selected else 0.0
+            joined.append(Hypothesis(join(pieces, [hypothesis.text for hypothesis in selected]), score))
+        usage, timing = self.usage_and_timing(list(chain.from_iterable(results)), preprocessing_seconds)
+        best = tuple(hypotheses[0] for hypotheses in sentences)
+        return GeneratedText(tuple(joined), usage, timing, sentences=best)
+
+
+def _apply_layout(pieces: Sequence[Piece], texts: Sequence[str], *, complete: bool) -> str:
+    indices = [index for index, piece in enumerate(pieces) if piece.translatable]
+    end = len(pieces) if complete and len(texts) == len(indices) else indices[len(texts) - 1] + 1
+    return join(pieces[:end], texts)

@@ -1,0 +1,234 @@
+"""Requests, results and errors of every operation, with both clients."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from PIL import Image
+
+from headwaiter.client import (
+    NO_RETRIES,
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    EpisodeLost,
+    HeadwaiterError,
+    History,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    Step,
+    Unauthenticated,
+    Unavailable,
+    WrongTask,
+)
+from headwaiter.client.results import Box, Hypothesis, Label, Model, ModelSummary, Timing, Usage
+from tests.echo_server_kit import EchoServer, Rejection, invalid_argument
+from tests.service.client.conftest import IMAGE_BYTES, Caller
+
+
+def test_translate_single_text_returns_result(call: Caller, server: EchoServer) -> None:
+    result = call("translate", "zh-en", "你好", num_return_sequences=2, num_beams=2, target_language="en", split=False)
+    assert (result.text, result.score) == ("你好!", -0.25)
+    assert result.hypotheses == (Hypothesis("你好!", -0.25), Hypothesis("你好!?", -0.5))
+    assert result.sentences == (Hypothesis("你好!", -0.25),)
+    assert (result.model, result.usage, result.timing) == (Model("echo", "3"), Usage(5, 7, 1), Timing(0.5, 1.5, 2.5))
+    (request,) = server.requests
+    assert list(request.text) == ["你好"]
+    assert {field.name for field, _ in request.decoding.ListFields()} == {"num_return_sequences", "num_beams"}
+    assert (request.target_language, request.split) == ("en", False)
+    assert request.HasField("split")
+    assert not request.HasField("source_language")
+
+
+def test_translate_list_returns_list(call: Caller, server: EchoServer) -> None:
+    assert [result.text for result in call("translate", "zh-en", ["a", "b"])] == ["a!", "b!"]
+    assert [result.text for result in call("translate", "zh-en", ("c",))] == ["c!"]
+    assert call("translate", "zh-en", []) == []
+    assert not server.requests[0].HasField("decoding")
+
+
+def test_image_every_source_type_is_sent(call: Caller, server: EchoServer, tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    Image.new("RGB", (4, 3), "red").save(path)
+    content = path.read_bytes()
+    pil = Image.new("CMYK", (4, 3))
+    sources = [str(path), path, content, io.BytesIO(content), pil]
+    results = call("caption", "echo", sources, prompt="a: ", max_new_tokens=5)
+    assert [result.text for result in results[:4]] == [f"a: {len(content)} bytes!"] * 4
+    *unchanged, png = [image.data for image in server.requests[0].image]
+    assert unchanged == [content] * 4
+    assert Image.open(io.BytesIO(png)).size == (4, 3)
+    with pytest.raises(InvalidInput, match="image is a float"):
+        call("detect", "echo", 1.5)
+    with pytest.raises(FileNotFoundError):
+        call("detect", "echo", tmp_path / "missing.png")
+
+
+def test_classify_texts_pairs_and_images_return_labels(call: Caller, server: EchoServer) -> None:
+    assert call("classify", "echo", text="a").labels == (Label("text", 1, 0.75),)
+    assert call("classify", "echo", text=("a", "b"), top_k=2).labels[0].name == "text_pair"
+    results = call("classify", "echo", text=["a", ("b", "c")], threshold=0.0)
+    assert [result.labels[0].name for result in results] == ["text", "text_pair"]
+    assert call("classify", "echo", image=[IMAGE_BYTES])[0].labels[0].name == "image"
+    assert server.requests[1].top_k == 2
+    assert server.requests[2].HasField("threshold")
+    assert (server.requests[2].input[1].text_pair.first, server.requests[2].input[1].text_pair.second) == ("b", "c")
+    for inputs in ({}, {"text": "a", "image": IMAGE_BYTES}):
+        with pytest.raises(InvalidInput, match="either text or image") as caught:
+            call("classify", "echo", **inputs)
+        assert caught.value.field == "text"
+
+
+def test_detect_returns_boxes(call: Caller, server: EchoServer) -> None:
+    result = call("detect", "echo", IMAGE_BYTES, threshold=0.25, max_boxes=3)
+    assert (result.width, result.height) == (40, 30)
+    assert result.boxes == (Box("cat[1]", 4, 0.875, 2, 3, 30, 20),)
+    assert (server.requests[0].threshold, server.requests[0].max_boxes) == (0.25, 3)
+
+
+def test_act_history_returns_action(call: Caller, server: EchoServer) -> None:
+    history = History([Step(np.zeros(2, np.float32), 1, 0.5), Step((1, 2), [0.5, -0.5], 0), Step([3.0, 4.0])], 40)
+    result = call("act", "echo", history, greedy=False, seed=0)
+    assert (result.discrete, result.continuous, result.scores) == (3, None, (0.25, 0.75))
+    assert [action.discrete for action in call("act", "echo", [history, History([], 1)])] == [3, 0]
+    (message,) = server.requests[0].history
+    assert message.target_return == 40
+    assert [step.action.WhichOneof("choice") for step in message.steps] == ["discrete", "continuous", None]
+    assert [step.HasField("reward") for step in message.steps] == [True, True, False]
+    assert server.requests[0].HasField("seed")
+
+
+def test_generate_models_describe_return_results(call: Caller, server: EchoServer) -> None:
+    assert call("generate", "echo", "once").text == "once!"
+    assert call("generate_images", "echo", count=2, seed=7).images == (b"\0", b"\1")
+    assert call("models") == [ModelSummary("echo", "translation", "3", True)]
+    description = call("describe", "echo")
+    assert (description.limits, description.labels) == ({"text": 20_000}, ("cat", "dog"))
+    assert (description.state_size, description.action_size, description.action_kind) == (17, 6, "continuous")
+    assert description.languages is None
+    assert description.decoding == {"num_beams": 4, "early_stopping": False, "length_penalty": 0.5}
+    assert [metadata["application"] for metadata in server.metadata] == ["echo", "echo", "catalog", "echo"]
+
+
+def test_metadata_contains_model_key_and_request_id(call: Caller, server: EchoServer) -> None:
+    call("translate", "zh-en", "a", request_id="mine", client_options={"key": "secret"})
+    call("translate", "zh-en", "a")
+    call("translate", "zh-en", "a")
+    first, second, third = server.metadata
+    assert (first["application"], first["authorization"], first["x-request-id"]) == ("zh-en", "Bearer secret", "mine")
+    assert "authorization" not in second
+    assert len({second["x-request-id"], third["x-request-id"]}) == 2
+
+
+INVALID_VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "decoding.num_beams": ({"num_beams": "4"}, "decoding.num_beams is '4', which cannot be sent"),
+    "decoding.top_k": ({"top_k": 2**40}, "decoding.top_k is 1099511627776"),
+    "text[1]": ({"text": ["a", "b\ud800"]}, "text[1] is 'b\\ud800'"),
+    "text[0]": ({"text": [None]}, "text[0] is None"),
+    "model": ({"model": "模型"}, "model has characters"),
+    "request_id": ({"request_id": "a\nb"}, "request_id has characters"),
+}
+
+
+@pytest.mark.parametrize("field", INVALID_VALUES)
+def test_request_invalid_value_raises_before_sending(call: Caller, server: EchoServer, field: str) -> None:
+    arguments, message = INVALID_VALUES[field]
+    with pytest.raises(InvalidInput) as caught:
+        call("translate", **{"model": "echo", "text": "a", **arguments})
+    assert message in str(caught.value)
+    assert (caught.value.field, caught.value.code) == (field, "INVALID_ARGUMENT")
+    assert server.requests == []
+
+
+def test_decoding_unknown_parameter_raises_type_error(call: Caller) -> None:
+    with pytest.raises(TypeError, match="beans is not a decoding parameter; use one of max_new_tokens, num_beams,"):
+        call("translate", "echo", "a", beans=3)
+
+
+ERROR_TYPES = {
+    "UNAUTHENTICATED": Unauthenticated,
+    "NOT_FOUND": NotFound,
+    "UNIMPLEMENTED": WrongTask,
+    "RESOURCE_EXHAUSTED": Overloaded,
+    "ABORTED": EpisodeLost,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+    "UNAVAILABLE": Unavailable,
+    "INTERNAL": InternalError,
+    "DATA_LOSS": HeadwaiterError,
+}
+
+
+@pytest.mark.parametrize("code", ERROR_TYPES)
+def test_error_type_and_message_follow_status_code(call: Caller, server: EchoServer, code: str) -> None:
+    server.rejections.append(Rejection(grpc.StatusCode[code], "server details"))
+    with pytest.raises(HeadwaiterError) as caught:
+        call("translate", "zh-en", "a", request_id="mine", client_options={"retries": NO_RETRIES})
+    assert type(caught.value) is ERROR_TYPES[code]
+    assert (caught.value.code, caught.value.request_id) == (code, "mine")
+    assert caught.value.message == {
+        "NOT_FOUND": f"{server.address} serves no model 'zh-en'.",
+        "DEADLINE_EXCEEDED": f"{server.address} did not respond for model 'zh-en' before the deadline.",
+        "UNAVAILABLE": f"{server.address} is unavailable: server details",
+    }.get(code, "server details")
+
+
+def test_error_details_set_field_limit_and_request_id(call: Caller, server: EchoServer) -> None:
+    message = "text[2] has 61,000 characters; the limit is 20,000"
+    server.rejections.append(invalid_argument("text[2]", message, "20000"))
+    with pytest.raises(ValueError, match="61,000") as caught:
+        call("translate", "echo", "a")
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert isinstance(error, InvalidInput)
+        assert (str(error), error.field, error.limit) == (message, "text[2]", 20_000)
+        assert (error.code, error.request_id) == ("INVALID_ARGUMENT", "server-request-id")
+    server.rejections.append(invalid_argument("threshold", "threshold is 2", "0.5"))
+    with pytest.raises(InvalidInput) as caught_again:
+        call("detect", "echo", IMAGE_BYTES)
+    assert caught_again.value.limit == 0.5
+
+
+def test_client_shared_by_threads_returns_each_result(server: EchoServer) -> None:
+    with Client(server.address) as client, ThreadPoolExecutor(8) as pool:
+        texts = [str(number) for number in range(64)]
+        results = pool.map(lambda text: client.translate("echo", text).text, texts, timeout=60)
+        assert list(results) == [f"{text}!" for text in texts]
+
+
+def test_request_size_limited_by_server_only(call: Caller, server: EchoServer) -> None:
+    # No retries: on a busy machine an upload of this size can exceed the attempt timeout of the fixture.
+    options = {"retries": NO_RETRIES}
+    call("detect", "echo", bytes(33 * 2**20), client_options=options)
+    with pytest.raises(InvalidInput, match="The request is too large for"):
+        call("detect", "echo", bytes(65 * 2**20), client_options=options)
+    sizes = [len(request.image[0].data) for request in server.requests]  # the messages are too large to print
+    assert sizes == [33 * 2**20]
+
+
+def test_clients_have_same_methods_and_signatures() -> None:
+    methods = {name for name, value in vars(Client).items() if hasattr(value, "__wrapped__")}
+    assert methods == {name for name, value in vars(AsyncClient).items() if hasattr(value, "__wrapped__")}
+    assert len(methods) == 13
+    for name in methods:
+        assert inspect.signature(getattr(Client, name)) == inspect.signature(getattr(AsyncClient, name))
+    assert list(inspect.signature(Client("x").translate).parameters)[:2] == ["model", "text"]
+    assert "Translate a text" in (Client.translate.__doc__ or "")
+
+
+def test_import_without_service_dependencies_succeeds() -> None:
+    blocked = ["numpy", "pydantic", "ray", "PIL", "typer", "rich", "onnxruntime", "tokenizers", "torch", "grpc_tools"]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({blocked!r})); from headwaiter.client import AsyncClient, Client"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

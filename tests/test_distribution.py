@@ -1,0 +1,85 @@
+"""The wheel, installed alone in a clean environment next to a package called `service`, calls a real server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.echo_server_kit import EchoServer, run_server
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"headwaiter": "service", "headwaiter_export": "export"}
+CALL = """
+import sys
+import service                                  # the application's own package
+from headwaiter.client import Client
+
+assert service.MINE
+with Client(sys.argv[1]) as client:
+    print(client.translate("echo", "你好").text)
+heavy = {"numpy", "onnxruntime", "ray", "torch", "pydantic", "typer"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, so that nothing left over in the checkout gets into it."""
+    source, output = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for folder in PACKAGES.values():
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(output)]
+    _run([sys.executable, "-m", "pip", "wheel", *options, str(source)])
+    (path,) = output.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean environment with the wheel and its dependencies, without extras."""
+    folder = tmp_path_factory.mktemp("client") / ".venv"
+    venv.create(folder, with_pip=True)
+    constraints = ROOT / "constraints" / "serve-cpu.txt"
+    _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "-c", str(constraints), str(wheel)])
+    return folder / "bin/python"
+
+
+def test_wheel_contains_all_of_two_packages_and_nothing_else(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in names} == set(PACKAGES)
+    for package, folder in PACKAGES.items():
+        modules = {str(path.relative_to(ROOT / folder)) for path in (ROOT / folder / package).rglob("*.py")}
+        assert modules == {name for name in names if name.startswith(f"{package}/") and name.endswith(".py")}
+    protocol = {f"headwaiter/v1/{path.name}" for path in (ROOT / "service/headwaiter/v1").iterdir() if path.is_file()}
+    assert protocol == {name for name in names if name.startswith("headwaiter/v1/")}
+    assert {"headwaiter/py.typed", "headwaiter/v1/descriptors.binpb"} <= names
+
+
+def test_client_installed_alone_next_to_package_called_service_calls_a_server(python: Path, tmp_path: Path) -> None:
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service/__init__.py").write_text("MINE = True\n")
+    (tmp_path / "application.py").write_text(CALL, encoding="utf-8")
+    with run_server(EchoServer()) as server:
+        done = _run([str(python), "application.py", server.address], cwd=tmp_path)
+    assert done == "你好!\n"
+
+
+def test_command_in_client_only_installation_says_what_to_install(python: Path) -> None:
+    done = subprocess.run([python.with_name("headwaiter")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "headwaiter[serve,cpu]" in done.stderr
+
+
+def _run(command: list[str], cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
