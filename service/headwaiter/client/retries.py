@@ -20,8 +20,8 @@ class RetryPolicy:
     a service that is down.
 
     If an attempt receives no response within `attempt_timeout`, and that is at most half of the call's remaining time,
-    the attempt is abandoned and the call is retried, once per call: the replica may have lost its network connection.
-    There is no attempt timeout by default, because only the caller knows how long a call may take.
+    the attempt is abandoned and the call is retried: the replica may have lost its network connection. There is no
+    attempt timeout by default, because only the caller knows how long a call may take.
     """
 
     max_attempts: int = 5
@@ -64,7 +64,6 @@ class Attempts:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._failures = 0
         self._is_attempt_limited = False  # the current attempt has a timeout of its own
-        self._limit_used = False  # an attempt was abandoned; the next ones use the call's deadline
 
     def remaining(self) -> float | None:
         """Seconds until the call's deadline, or None without one."""
@@ -73,9 +72,10 @@ class Attempts:
     def next_timeout(self) -> float | None:
         """Timeout of the next attempt in seconds, or None without one."""
         remaining = self.remaining()
-        if remaining is None or self._limit_used or self._failures + 1 >= self._policy.max_attempts:
-            return remaining
-        self._is_attempt_limited = self._policy.attempt_timeout <= remaining / 2
+        is_last = self._failures + 1 >= self._policy.max_attempts
+        self._is_attempt_limited = (
+            remaining is not None and not is_last and self._policy.attempt_timeout <= remaining / 2
+        )
         return self._policy.attempt_timeout if self._is_attempt_limited else remaining
 
     def record_success(self) -> None:
@@ -105,7 +105,6 @@ class Attempts:
                 return max(jittered, error.retry_after or 0.0)
             case Overloaded() if error.retry_after is not None:
                 return error.retry_after + jittered
-            case DeadlineExceeded() if self._is_attempt_limited and not self._limit_used:
-                self._limit_used = True
+            case DeadlineExceeded() if self._is_attempt_limited:
                 return 0.0
         return None

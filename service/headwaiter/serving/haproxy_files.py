@@ -1,6 +1,6 @@
 """The files of the HAProxy that Serve runs on a local Ray: one directory per user, one subdirectory per Ray node.
 
-Serve's default is one directory for all users, which belongs to whoever serves first. TMPDIR is not used because the
+Serve uses one directory for all users by default, and the first user who serves owns it. TMPDIR is not used because the
 path of a socket has at most 107 bytes.
 """
 

@@ -96,22 +96,25 @@ def test_client_several_addresses_uses_first_reachable(server: EchoServer, clien
     assert asyncio.run(translate()) == "a!"
 
 
-def test_call_without_response_abandoned_once(call: Caller, server: EchoServer) -> None:
+def test_call_without_response_abandoned_while_half_the_time_remains(call: Caller, server: EchoServer) -> None:
     server.unanswered_calls = 1
     assert call("translate", "echo", "a", timeout=1.2, request_id="mine").text == "a!"
     assert [metadata["x-request-id"] for metadata in server.metadata] == ["mine", "mine"]
     server.unanswered_calls = 2
-    with pytest.raises(DeadlineExceeded):  # the second attempt has no timeout of its own
+    with pytest.raises(DeadlineExceeded):  # too little time is left for a timeout of the second attempt
         call("translate", "echo", "a", timeout=1.2)
     assert len(server.requests) == 4
+    server.unanswered_calls = 2
+    assert call("translate", "echo", "a", timeout=2.4).text == "a!"
+    assert len(server.requests) == 7
     server.unanswered_calls = 1
     with pytest.raises(DeadlineExceeded):  # the attempt timeout exceeds half of the call's
         call("translate", "echo", "a", timeout=0.8)
-    assert len(server.requests) == 5
+    assert len(server.requests) == 8
     server.unanswered_calls = 1
     with pytest.raises(DeadlineExceeded):  # no attempt timeout by default
         call("translate", "echo", "a", timeout=1.2, client_options={"retries": RetryPolicy()})
-    assert len(server.requests) == 6
+    assert len(server.requests) == 9
 
 
 def test_episode_without_response_moves_to_new_stream(run_episode: EpisodeRunner, server: EchoServer) -> None:
