@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from headwaiter.engine.settings_errors import nested_section
 from headwaiter.serving.config import Config
-from headwaiter.serving.config_errors import nested_section
 from headwaiter_export.generated_sections import README, write_section
 from loadtest.benchmark_tables import table
 
@@ -20,8 +20,10 @@ def config_table() -> str:
 
 
 def _rows(section: type[BaseModel], path: str) -> Iterator[tuple[str, str, str]]:
-    required_first = sorted(section.model_fields.items(), key=lambda item: not item[1].is_required())
-    for name, field in required_first:
+    required_keys_first = sorted(
+        section.model_fields.items(), key=lambda item: not item[1].is_required() or nested_section(item[1]) is not None
+    )
+    for name, field in required_keys_first:
         if (nested := nested_section(field)) is not None:
             yield from _rows(nested, f"{path}{name}.NAME." if name == "models" else f"{path}{name}.")
         else:

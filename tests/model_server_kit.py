@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,10 +22,16 @@ TEST_TIMEOUT_SECONDS = 180
 
 
 @asynccontextmanager
-async def serving(packages: Packages, kind: str, **args: Any) -> AsyncIterator[tuple[grpc.aio.Channel, ModelServer]]:
-    """Serve the fp32 package of a model; the body fails with TimeoutError after `TEST_TIMEOUT_SECONDS`."""
+async def serving(
+    packages: Packages, kind: str, *, keys: Path | None = None, **settings: Any
+) -> AsyncIterator[tuple[grpc.aio.Channel, ModelServer]]:
+    """Serve the fp32 package of a model with fields of `ModelSettings` as `settings`.
+
+    The body fails with TimeoutError after `TEST_TIMEOUT_SECONDS`.
+    """
     package = packages(kind, "fp32").package
-    model_server = ModelServer(ModelServerArgs(name=kind, folder=package.folder, threads=1, **args), Counts())
+    args = ModelServerArgs(name=kind, folder=package.folder, keys=keys, settings={"threads": 1, **settings})
+    model_server = ModelServer(args, Counts())
     try:
         async with (
             asyncio.timeout(TEST_TIMEOUT_SECONDS),

@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from headwaiter.serving.config import Limits
+from headwaiter.engine.settings import Limits
 from loadtest.overhead import latency, overload, throughput
 from loadtest.random_models import VIT
 from loadtest.results_file import FOLDER, machine

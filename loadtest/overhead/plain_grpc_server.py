@@ -17,6 +17,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from headwaiter.api.model_server import ModelServer, ModelServerArgs
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.serving.metrics import open_metrics
 from headwaiter.v1 import (
     captioning_pb2_grpc,
@@ -58,9 +59,8 @@ async def _main(folder: str, name: str, threads: int) -> None:
     """Print the address and serve until stdin is closed."""
     with tempfile.TemporaryDirectory() as scratch:
         metrics = open_metrics(scratch, 0, host="127.0.0.1")
-        model_server = ModelServer(
-            ModelServerArgs(name=name, folder=Path(folder), threads=threads), metrics.for_model(name)
-        )
+        args = ModelServerArgs(name=name, folder=Path(folder), settings=ModelSettings(threads=threads))
+        model_server = ModelServer(args, metrics.for_model(name))
         async with grpc_server(model_server) as address:
             print(address, flush=True)  # noqa: T201
             await asyncio.to_thread(sys.stdin.read)

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from headwaiter.api.context import RequestContext
 from headwaiter.engine.futures import Pending
 from headwaiter.engine.jobs import QueueFullError
+from headwaiter.engine.settings import Limits
 from headwaiter.engine.worker import Engine
 from headwaiter.tasks import results
 from headwaiter.tasks.errors import InputError
@@ -52,7 +53,7 @@ class RequestExecutor:
     """Submits requests to an engine. Rejects them if the estimated wait exceeds `max_queue_wait_ms`."""
 
     def __init__(
-        self, identity: ModelIdentity, engine: Engine[Any], limits: dict[str, int], token_latency: TokenLatencyRecorder
+        self, identity: ModelIdentity, engine: Engine[Any], limits: Limits, token_latency: TokenLatencyRecorder
     ) -> None:
         self.identity, self.engine, self.limits, self.token_latency = identity, engine, limits, token_latency
         self._pool = ThreadPoolExecutor(_PREPROCESSING_THREADS, thread_name_prefix="prepare")
@@ -117,7 +118,7 @@ class RequestExecutor:
 
     def rejection(self) -> QueueFullError | None:
         """The error for a request submitted now, or None if its estimated wait is within `max_queue_wait_ms`."""
-        wait, max_wait = self.engine.estimated_wait(), self.limits["max_queue_wait_ms"] / 1e3
+        wait, max_wait = self.engine.estimated_wait(), self.limits.max_queue_wait_ms / 1e3
         if wait is None:
             wait = 0.0 if len(self.engine.queue.jobs) < _MAX_QUEUED_WITHOUT_ESTIMATE else max_wait + 1
         wait += self._active_preprocessing * self._mean_preprocessing_seconds / _PREPROCESSING_THREADS

@@ -15,10 +15,10 @@ from headwaiter.api.handlers import build_handlers
 from headwaiter.api.health import Health
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.methods import Method
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import MANIFEST, PackageError, digest, open_package
-from headwaiter.serving.config import Batch, Limits
 from headwaiter.serving.replica_load import LoadGauge
-from headwaiter.tasks.model import ModelOptions, load_model
+from headwaiter.tasks.model import load_model
 
 
 class Metrics(RequestRecorder, TokenLatencyRecorder, Protocol):
@@ -41,11 +41,7 @@ class ModelServerArgs(BaseModel):
     name: str
     folder: Path
     fingerprint: str | None = None
-    device: str = "auto"
-    threads: int | None = None
-    max_sequences: int = 64
-    batch: Batch = Batch()
-    limits: Limits = Limits()
+    settings: ModelSettings = ModelSettings()
     keys: Path | None = None
     local: bool = False
 
@@ -56,24 +52,10 @@ class ModelServer(Servicer, Health):
         package = open_package(args.folder)
         if args.fingerprint not in (None, digest(package.file(MANIFEST))):
             raise PackageError(f"{args.folder} has changed since it was deployed; deploy it again.")
-        limits = args.limits
-        options = ModelOptions(
-            device=args.device,
-            threads=args.threads,
-            max_sequences=args.max_sequences,
-            batch_tokens=args.batch.tokens,
-            batch_pixels=args.batch.pixels,
-            num_beams=limits.num_beams,
-            new_tokens=limits.new_tokens,
-            text=limits.text,
-            pixels=limits.pixels,
-            images=limits.images,
-        )
-        self.model: Any = load_model(package, options)
+        limits = args.settings.limits
+        self.model: Any = load_model(package, args.settings)
         manifest, device = package.manifest, self.model.engine.session.device
-        self.executor = RequestExecutor(
-            ModelIdentity(args.name, manifest.version), self.model.engine, limits.model_dump(), metrics
-        )
+        self.executor = RequestExecutor(ModelIdentity(args.name, manifest.version), self.model.engine, limits, metrics)
         self.endpoint = Endpoint(
             args.name,
             build_handlers(self.executor, self.model),

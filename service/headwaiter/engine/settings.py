@@ -38,6 +38,9 @@ class Limits(Section):
     """Maximum request size in MiB."""
 
 
+DEFAULT_LIMITS = Limits()
+
+
 class Batch(Section):
     """Size of a batch for models that run a single forward pass."""
 
@@ -57,4 +60,4 @@ class ModelSettings(Section):
     max_sequences: Count = 64
     """Maximum sequences decoded, or policy episodes open, at the same time per replica."""
     batch: Batch = Batch()
-    limits: Limits = Limits()
+    limits: Limits = DEFAULT_LIMITS

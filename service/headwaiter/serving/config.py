@@ -14,8 +14,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from headwaiter.api.keys import Keys, KeysError
 from headwaiter.engine.settings import Count, ModelSettings, Section
+from headwaiter.engine.settings_errors import format_error, format_value
 from headwaiter.package.manifest import NAME_PATTERN, Package, PackageError, Precision, open_package
-from headwaiter.serving.config_errors import format_error, format_value
 
 CATALOG = "catalog"
 LOOPBACK: Literal["127.0.0.1"] = "127.0.0.1"
@@ -23,6 +23,8 @@ LOOPBACK: Literal["127.0.0.1"] = "127.0.0.1"
 
 Ports = Mapping[str, int]  # section name (grpc, http, metrics) to port
 _NO_PORTS: Ports = {}
+_UNKNOWN_KEY_HINTS = {"grpc.host": "the bind address of gRPC is http.host"}
+_EXPECTED_VALUES = {"http.host": "127.0.0.1 (this machine only) or 0.0.0.0 (every interface)"}
 
 
 class ConfigError(Exception):
@@ -205,7 +207,8 @@ def read_config(file: Path, ports: Ports = _NO_PORTS) -> Config:
     try:
         return Config.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{file}: {format_error(error, Config)}.") from error
+        clause = format_error(error, Config, unknown_key_hints=_UNKNOWN_KEY_HINTS, expected_values=_EXPECTED_VALUES)
+        raise ConfigError(f"{file}: {clause}.") from error
 
 
 def load_config(file: Path, ports: Ports = _NO_PORTS) -> Service:

@@ -50,7 +50,7 @@ class ModelReplica(ModelServer):
         self._observe_task: asyncio.Task[None] | None = None
         self._metrics_exporter = _open_node_metrics(args["name"], **args["metrics"])
         parsed = ModelServerArgs(**{name: value for name, value in args.items() if name != "metrics"})
-        self._message_mb, self._needs_key = parsed.limits.message_mb, parsed.keys is not None
+        self._message_mb, self._needs_key = parsed.settings.limits.message_mb, parsed.keys is not None
         super().__init__(parsed, self._metrics_exporter.for_model(parsed.name))
         admission_hook.register(self)
 

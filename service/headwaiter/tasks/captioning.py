@@ -6,6 +6,7 @@ import time
 
 from headwaiter.engine.futures import Pending
 from headwaiter.engine.session import Session
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import check_length
@@ -14,17 +15,16 @@ from headwaiter.tasks.results import GeneratedText
 from headwaiter.tasks.text_generation import (
     DecoderInput,
     GeneratedTextStream,
-    TextGenerationOptions,
     TextGenerationTask,
 )
 
 
 class Captioning(TextGenerationTask):
-    def __init__(self, package: Package, session: Session, options: TextGenerationOptions, *, max_pixels: int) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         manifest = package.manifest
-        super().__init__(package, session, options, max_length=manifest.limits["max_length"])
+        super().__init__(package, session, settings, max_length=manifest.limits["max_length"])
         assert manifest.preprocessing.image is not None
-        self._reader = ImageReader(manifest.preprocessing.image, manifest, max_pixels)
+        self._reader = ImageReader(manifest.preprocessing.image, manifest, settings.limits.pixels)
 
     def caption(
         self,

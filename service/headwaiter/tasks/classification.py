@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter.engine.session import Arrays
+from headwaiter.engine.settings import DEFAULT_LIMITS, Limits
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.errors import InputError, check_encodable, check_fraction, check_length, check_positive
-from headwaiter.tasks.images import MAX_PIXELS, ImageReader
-from headwaiter.tasks.text import MAX_TEXT_LENGTH, Tokenizer
+from headwaiter.tasks.images import ImageReader
+from headwaiter.tasks.text import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,12 @@ class Label:
 class Classification:
     """Preprocessing and postprocessing for classifiers. Stateless, so threads may share it."""
 
-    def __init__(
-        self, package: Package, *, max_pixels: int = MAX_PIXELS, max_text_length: int = MAX_TEXT_LENGTH
-    ) -> None:
+    def __init__(self, package: Package, limits: Limits = DEFAULT_LIMITS) -> None:
         manifest = package.manifest
         text, image = manifest.preprocessing.text, manifest.preprocessing.image
         self._tokenizer = None if text is None else Tokenizer.open(package.folder, text)
-        self._reader = None if image is None else ImageReader(image, manifest, max_pixels)
-        self._max_length, self._max_text_length = manifest.limits.get("length"), max_text_length
+        self._reader = None if image is None else ImageReader(image, manifest, limits.pixels)
+        self._max_length, self._max_text_length = manifest.limits.get("length"), limits.text
         self._has_segments = any(port.name == "segments" for port in manifest.graphs["model"].inputs)
         self._label_names = manifest.labels or ()
         self._multi_label = manifest.multi_label

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwaiter.engine.session import Arrays
+from headwaiter.engine.settings import DEFAULT_LIMITS, Limits
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.classification import softmax
 from headwaiter.tasks.errors import check_fraction, check_positive
-from headwaiter.tasks.images import MAX_PIXELS, ImageReader, PreparedImage
+from headwaiter.tasks.images import ImageReader, PreparedImage
 
 DEFAULT_THRESHOLD = 0.5
 
@@ -39,10 +40,10 @@ class Detections:
 class Detection:
     """Preprocessing and postprocessing for detectors. Stateless, so threads may share it."""
 
-    def __init__(self, package: Package, *, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, package: Package, limits: Limits = DEFAULT_LIMITS) -> None:
         manifest = package.manifest
         assert manifest.preprocessing.image is not None
-        self._reader = ImageReader(manifest.preprocessing.image, manifest, max_pixels)
+        self._reader = ImageReader(manifest.preprocessing.image, manifest, limits.pixels)
         self._label_names = manifest.labels or ()
 
     def prepare_image(self, data: bytes, *, field: str = "image") -> PreparedImage:

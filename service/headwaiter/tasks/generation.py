@@ -6,6 +6,7 @@ import time
 
 from headwaiter.engine.futures import Pending
 from headwaiter.engine.session import Session
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import InputError, check_length
@@ -13,14 +14,13 @@ from headwaiter.tasks.results import GeneratedText
 from headwaiter.tasks.text_generation import (
     DecoderInput,
     GeneratedTextStream,
-    TextGenerationOptions,
     TextGenerationTask,
 )
 
 
 class Generation(TextGenerationTask):
-    def __init__(self, package: Package, session: Session, options: TextGenerationOptions) -> None:
-        super().__init__(package, session, options, max_length=package.manifest.limits["max_length"])
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
+        super().__init__(package, session, settings, max_length=package.manifest.limits["max_length"])
 
     def generate(
         self, prompt: str, decoding: DecodingOptions, *, deadline: float | None = None, field: str = "prompt"
@@ -41,6 +41,6 @@ class Generation(TextGenerationTask):
         return DecoderInput(tokens, {})
 
     def _bos_prompt(self, field: str) -> list[int]:
-        if self.settings.bos is None:
+        if self.text_settings.bos is None:
             raise InputError(f"{field} is empty; this model requires at least 1 token", field=field)
-        return [self.settings.bos]
+        return [self.text_settings.bos]

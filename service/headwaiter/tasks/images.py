@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
+from headwaiter.engine.settings import DEFAULT_LIMITS
 from headwaiter.package.manifest import Manifest
 from headwaiter.package.preprocessing import ExactSize, ImageSettings, ShortestEdge
 from headwaiter.tasks.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
-MAX_PIXELS = 32_000_000
+MAX_PIXELS = DEFAULT_LIMITS.pixels
 _MAX_SCANS = 100  # progressive files have about 10; each scan costs a pass over the whole image
 _JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xda"
 _EXIF_TRANSPOSE = {

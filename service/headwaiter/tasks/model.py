@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,8 @@ from PIL import Image
 
 from headwaiter.engine.futures import Pending
 from headwaiter.engine.session import Arrays, Session
+from headwaiter.engine.settings import Batch, ModelSettings
+from headwaiter.engine.settings_errors import parse_settings
 from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Manifest, Package, Precision, open_package, verify
 from headwaiter.tasks.decoding import DecodingOptions
@@ -28,39 +29,11 @@ if TYPE_CHECKING:
     from headwaiter.tasks.detection import Detections
     from headwaiter.tasks.forward_pass import WithUsage
     from headwaiter.tasks.image_generation import Pixels
-    from headwaiter.tasks.text_generation import TextGenerationOptions
 
     PendingLabels = Pending[WithUsage[tuple[Label, ...]]]
 
 Answer = TypeVar("Answer")
 Inputs = TypeVar("Inputs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOptions:
-    """Resources of a model and limits of a request."""
-
-    device: str = "auto"
-    threads: int | None = None  # default: the number of CPUs that this process may use
-    max_sequences: int = 64  # sequences decoded concurrently, or open episodes
-    batch_tokens: int = 512  # padded tokens per batch (text classifiers)
-    batch_pixels: int = 4 * 224 * 224  # pixels per batch (image models)
-    num_beams: int = 8  # per sequence
-    new_tokens: int = 256  # per sequence
-    text: int = 20_000  # characters per text
-    pixels: int = 32_000_000  # per image
-    images: int = 64  # generated per request
-
-    @property
-    def text_generation_options(self) -> TextGenerationOptions:
-        from headwaiter.tasks.text_generation import TextGenerationOptions
-
-        return TextGenerationOptions(
-            slots=self.max_sequences,
-            num_beams=self.num_beams,
-            max_new_tokens=self.new_tokens,
-            max_text_length=self.text,
-        )
 
 
 class Model:
@@ -106,10 +79,10 @@ class Model:
 
 
 class TranslationModel(Model):
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.tasks.translation import Translation
 
-        self.task = Translation(package, session, options.text_generation_options)
+        self.task = Translation(package, session, settings)
         super().__init__(package, self.task.engine)
 
     def translate(self, text: str | Sequence[str], *, split: bool = True, **decoding: Any) -> list[GeneratedText]:
@@ -127,10 +100,10 @@ class TranslationModel(Model):
 
 
 class GenerationModel(Model):
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.tasks.generation import Generation
 
-        self.task = Generation(package, session, options.text_generation_options)
+        self.task = Generation(package, session, settings)
         super().__init__(package, self.task.engine)
 
     def generate(self, prompt: str | Sequence[str], **decoding: Any) -> list[GeneratedText]:
@@ -148,10 +121,10 @@ class GenerationModel(Model):
 
 
 class CaptioningModel(Model):
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.tasks.captioning import Captioning
 
-        self.task = Captioning(package, session, options.text_generation_options, max_pixels=options.pixels)
+        self.task = Captioning(package, session, settings)
         super().__init__(package, self.task.engine)
 
     def caption(
@@ -173,13 +146,13 @@ class CaptioningModel(Model):
 
 
 class PolicyModel(Model):
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.engine.episodes import Episodes
         from headwaiter.tasks.policy import PolicyTask
 
         manifest = package.manifest
         assert manifest.policy is not None
-        engine = Episodes(session, slots=options.max_sequences)
+        engine = Episodes(session, slots=settings.max_sequences)
         self.task = PolicyTask(engine, manifest.policy, manifest.limits["timesteps"])
         super().__init__(package, engine)
 
@@ -198,11 +171,11 @@ class PolicyModel(Model):
 class ClassificationModel(Model):
     engine: Engine[ForwardJob]
 
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.tasks.classification import Classification
 
-        self.task = Classification(package, max_pixels=options.pixels, max_text_length=options.text)
-        super().__init__(package, _batcher(session, options))
+        self.task = Classification(package, settings.limits)
+        super().__init__(package, _batcher(session, settings.batch))
 
     def classify(
         self,
@@ -264,11 +237,11 @@ class ClassificationModel(Model):
 class DetectionModel(Model):
     engine: Engine[ForwardJob]
 
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.tasks.detection import Detection
 
-        self.task = Detection(package, max_pixels=options.pixels)
-        super().__init__(package, _batcher(session, options))
+        self.task = Detection(package, settings.limits)
+        super().__init__(package, _batcher(session, settings.batch))
 
     def detect(
         self, image: ImageInput | Sequence[ImageInput], *, threshold: float | None = None, max_boxes: int | None = None
@@ -307,12 +280,12 @@ class DetectionModel(Model):
 class ImageGenerationModel(Model):
     engine: Engine[ForwardJob]
 
-    def __init__(self, package: Package, session: Session, options: ModelOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         from headwaiter.tasks.image_generation import ImageGeneration
 
         assert package.manifest.noise is not None
-        self.task = ImageGeneration(package.manifest.noise, max_count=options.images)
-        super().__init__(package, _batcher(session, options))
+        self.task = ImageGeneration(package.manifest.noise, max_count=settings.limits.images)
+        super().__init__(package, _batcher(session, settings.batch))
 
     def generate_images(self, count: int = 1, *, seed: int | None = None) -> list[bytes]:
         """Generate `count` PNG files. With the same seed, the first images are the same for every `count`."""
@@ -342,27 +315,30 @@ _MODELS: dict[str, type[Any]] = {
 
 
 def open_model(
-    path: str | Path, *, version: str | None = None, precision: Precision | None = None, **options: Any
+    path: str | Path, *, version: str | None = None, precision: Precision | None = None, **settings: Any
 ) -> Any:
-    """Open, verify and warm up the package at `models/NAME`; `options` are the fields of `ModelOptions`.
+    """Open, verify and warm up the package at `models/NAME`.
 
-    Returns the model class of the package's task, such as `TranslationModel`. Raises `PackageError`.
+    `settings` are the keys of a model in serve.yaml that `ModelSettings` defines, for example
+    `max_sequences=8, limits={"new_tokens": 64}`. Returns the model class of the package's task, such as
+    `TranslationModel`. Raises `PackageError` for the package and `SettingsError` for a setting.
     """
-    return load_model(open_package(path, version=version, precision=precision), ModelOptions(**options))
+    checked = parse_settings(settings)
+    return load_model(open_package(path, version=version, precision=precision), checked)
 
 
-def load_model(package: Package, options: ModelOptions) -> Any:
+def load_model(package: Package, settings: ModelSettings) -> Any:
     """As `open_model`, for a package that is open already."""
     verify(package)
-    session = Session(package, device=options.device, threads=options.threads)
+    session = Session(package, device=settings.device, threads=settings.threads)
     model_class = _MODELS[package.manifest.task] if package.manifest.noise is None else ImageGenerationModel
-    return model_class(package, session, options)
+    return model_class(package, session, settings)
 
 
-def _batcher(session: Session, options: ModelOptions) -> Engine[ForwardJob]:
+def _batcher(session: Session, batch: Batch) -> Engine[ForwardJob]:
     from headwaiter.engine.batcher import open_batcher
 
-    return open_batcher(session, token_budget=options.batch_tokens, pixel_budget=options.batch_pixels)
+    return open_batcher(session, token_budget=batch.tokens, pixel_budget=batch.pixels)
 
 
 def _submit_all(inputs: Sequence[Inputs], submit: Callable[[Inputs, str], Pending[Answer]], field: str) -> list[Answer]:

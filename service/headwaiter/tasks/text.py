@@ -18,8 +18,6 @@ from headwaiter.package.preprocessing import SentencePieceFiles, TextSettings, T
 _STRAY_SPACES = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 _LANGUAGE_CODE = re.compile(r">>.*?<<", re.DOTALL)
 
-MAX_TEXT_LENGTH = 20_000  # default limit, in characters
-
 
 class Tokenizer(ABC):
     """Encodes text as token ids and decodes them. Stateless, so threads may share it."""

@@ -13,6 +13,7 @@ from headwaiter.engine.decoder import open_decoder
 from headwaiter.engine.futures import Pending, Stream
 from headwaiter.engine.sequence import DecodeJob, DecodingResult
 from headwaiter.engine.session import Arrays, Session
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package, padded_length
 from headwaiter.tasks.decoding import DecodingLimits, DecodingOptions, resolve
 from headwaiter.tasks.errors import InputError
@@ -30,30 +31,21 @@ class DecoderInput:
     source_length: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextGenerationOptions:
-    """Number of slots of the engine, and limits of a request."""
-
-    slots: int
-    num_beams: int
-    max_new_tokens: int
-    max_text_length: int  # characters
-
-
 class TextGenerationTask:
     """A decoder engine with a tokenizer. `max_length` limits prompt and generated tokens together."""
 
-    def __init__(self, package: Package, session: Session, options: TextGenerationOptions, *, max_length: int) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings, *, max_length: int) -> None:
         manifest = package.manifest
         assert manifest.decoding is not None
         assert manifest.preprocessing.text is not None
-        self.defaults, self.settings = manifest.decoding, manifest.preprocessing.text
-        self.tokenizer = Tokenizer.open(package.folder, self.settings)
+        self.defaults, self.text_settings = manifest.decoding, manifest.preprocessing.text
+        self.tokenizer = Tokenizer.open(package.folder, self.text_settings)
+        limits, slots = settings.limits, settings.max_sequences
         self.decoding_limits = DecodingLimits(
-            new_tokens=min(options.max_new_tokens, max_length - 1), num_beams=min(options.num_beams, options.slots)
+            new_tokens=min(limits.new_tokens, max_length - 1), num_beams=min(limits.num_beams, slots)
         )
-        self.max_length, self.max_text_length = max_length, options.max_text_length
-        self.engine = open_decoder(session, slots=options.slots, max_length=max_length)
+        self.max_length, self.max_text_length = max_length, limits.text
+        self.engine = open_decoder(session, slots=slots, max_length=max_length)
 
     def submit(
         self,
@@ -151,7 +143,7 @@ class TextGenerationTask:
             future.add_done_callback(partial(on_done, index))
         if not futures:
             events.end()
-        detokenizers = [IncrementalDetokenizer(self.tokenizer, self.settings) for _ in inputs]
+        detokenizers = [IncrementalDetokenizer(self.tokenizer, self.text_settings) for _ in inputs]
         return GeneratedTextStream(self, events, futures, detokenizers, layout)
 
 

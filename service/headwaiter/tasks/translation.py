@@ -12,6 +12,7 @@ import numpy as np
 from headwaiter.engine.futures import Pending
 from headwaiter.engine.sequence import DecodingResult
 from headwaiter.engine.session import Session
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import check_length
@@ -20,7 +21,6 @@ from headwaiter.tasks.sentences import Piece, join, split_to_fit
 from headwaiter.tasks.text_generation import (
     DecoderInput,
     GeneratedTextStream,
-    TextGenerationOptions,
     TextGenerationTask,
     decoder_max_length,
 )
@@ -29,10 +29,10 @@ _MAX_SENTENCE_TOKENS = 512  # models are trained on sentences, even if their pos
 
 
 class Translation(TextGenerationTask):
-    def __init__(self, package: Package, session: Session, options: TextGenerationOptions) -> None:
+    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
         limits = package.manifest.limits
-        max_length = decoder_max_length(limits["max_length"], 2, options.max_new_tokens)
-        super().__init__(package, session, options, max_length=max_length)
+        max_length = decoder_max_length(limits["max_length"], 2, settings.limits.new_tokens)
+        super().__init__(package, session, settings, max_length=max_length)
         self.max_source_length = min(limits["source"], _MAX_SENTENCE_TOKENS)
 
     def translate(

@@ -67,7 +67,7 @@ def grpc_server_thread(model_server: ModelServer) -> Iterator[str]:
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in KINDS.items() for name in names])
 def test_arbitrary_messages_never_cause_internal_error(packages: Packages, kind: str, name: str) -> None:
     method, folder = METHODS[name], packages(kind, "fp32").package.folder
-    args = ModelServerArgs(name=kind, folder=folder, threads=1, limits={"new_tokens": 8})
+    args = ModelServerArgs(name=kind, folder=folder, settings={"threads": 1, "limits": {"new_tokens": 8}})
     model_server = ModelServer(args, Counts())
     try:
         with grpc_server_thread(model_server) as address, grpc.insecure_channel(address) as channel:

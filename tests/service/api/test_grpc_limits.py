@@ -249,16 +249,18 @@ async def test_overloaded_model_rejects_request_immediately(packages: Packages) 
     async with serving(packages, "gpt2", max_sequences=2, limits={"max_queue_wait_ms": 20}) as (channel, model_server):
         stub = generation_pb2_grpc.GenerationStub(channel)
         long = generation_pb2.GenerateRequest(
-            prompt=["ab"] * 200, decoding=common_pb2.Decoding(max_new_tokens=60, num_beams=1)
+            prompt=["ab"] * 250, decoding=common_pb2.Decoding(max_new_tokens=60, num_beams=1)
         )
-        first = asyncio.ensure_future(_await_call(stub.Generate(long)))
+        # Enough work for a fast machine to observe its throughput under backlog.
+        accepted = [asyncio.ensure_future(_await_call(stub.Generate(long))) for _ in range(4)]
         while not model_server.model.engine.estimated_wait():
+            assert not all(call.done() for call in accepted)
             await asyncio.sleep(0.001)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Generate(generation_pb2.GenerateRequest(prompt=["ab"], decoding=GREEDY))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "gpt2 is overloaded: the estimated wait is" in caught.value.details()
-        assert len((await first).results) == 200
+        assert [len((await call).results) for call in accepted] == [250] * 4
         await stub.Generate(generation_pb2.GenerateRequest(prompt=["ab"], decoding=GREEDY))
 
 

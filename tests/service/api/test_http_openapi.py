@@ -43,7 +43,7 @@ def serve(packages: Packages) -> Iterator[Serve]:
         @cache
         def address(kind: str) -> str:
             folder = packages(kind, "fp32").package.folder
-            args = ModelServerArgs(name=kind, folder=folder, threads=1, limits={"new_tokens": 8})
+            args = ModelServerArgs(name=kind, folder=folder, settings={"threads": 1, "limits": {"new_tokens": 8}})
             model_server = ModelServer(args, Counts())
             stack.callback(model_server.close)
             app = asyncio.run(build_app(model_server.endpoint, ready=model_server.is_ready))

@@ -34,7 +34,9 @@ async def test_local_server_without_keys_rejects_remote_peer(
     context = RequestContext.begin("Describe", {}, peer)
     assert context.is_local is is_local
     folder = packages("bert", "fp32").package.folder
-    model_server = ModelServer(ModelServerArgs(name="bert", folder=folder, threads=1, local=True), Counts())
+    model_server = ModelServer(
+        ModelServerArgs(name="bert", folder=folder, settings={"threads": 1}, local=True), Counts()
+    )
     try:
         if is_local:
             assert await model_server.endpoint.answer(DescribeRequest(), context)
@@ -75,7 +77,7 @@ async def test_disconnected_peer_is_recorded_as_cancelled(packages: Packages) ->
     """A peer without an address is not mistaken for a remote one, which would be UNAUTHENTICATED."""
     counts = Counts()
     folder = packages("bert", "fp32").package.folder
-    model_server = ModelServer(ModelServerArgs(name="bert", folder=folder, threads=1, local=True), counts)
+    model_server = ModelServer(ModelServerArgs(name="bert", folder=folder, settings={"threads": 1}, local=True), counts)
     try:
         with pytest.raises(FailedError, match="disconnected"):
             await model_server.endpoint.answer(DescribeRequest(), RequestContext.begin("Describe", {}, "unknown"))

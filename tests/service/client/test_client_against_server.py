@@ -32,9 +32,12 @@ class _NullMetrics:
 
 
 @asynccontextmanager
-async def run_model_server(packages: Packages, kind: str, **args: Any) -> AsyncIterator[str]:
+async def run_model_server(
+    packages: Packages, kind: str, *, keys: Path | None = None, **settings: Any
+) -> AsyncIterator[str]:
     folder = packages(kind, "fp32").package.folder
-    server = ModelServer(ModelServerArgs(name=kind, folder=folder, threads=1, **args), _NullMetrics())
+    args = ModelServerArgs(name=kind, folder=folder, keys=keys, settings={"threads": 1, **settings})
+    server = ModelServer(args, _NullMetrics())
     try:
         async with grpc_server(server) as address:
             yield address

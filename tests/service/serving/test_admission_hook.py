@@ -42,10 +42,13 @@ async def _server_with_admission(
     """Ray's gRPC server with the hook installed for one model server, which is overloaded or not."""
     monkeypatch.setattr(admission_hook, "_model_servers", [])
     counts = Counts()
-    args = ModelServerArgs(name="writer", folder=packages("gpt2", "fp32").package.folder, threads=1, keys=keys)
+    args = ModelServerArgs(
+        name="writer", folder=packages("gpt2", "fp32").package.folder, settings={"threads": 1}, keys=keys
+    )
     model_server = ModelServer(args, counts)
     if overloaded:
-        model_server.executor.limits["max_queue_wait_ms"] = -1  # rejects even an estimated wait of 0
+        # rejects even an estimated wait of 0
+        model_server.executor.limits = model_server.executor.limits.model_copy(update={"max_queue_wait_ms": -1})
     admission_hook.register(model_server)
     server = gRPCGenericServer(_accepting_handler)
     servicer_functions = (

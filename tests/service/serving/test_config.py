@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,10 +11,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from headwaiter.api.keys import format_key_line, make_key
+from headwaiter.engine.settings import Batch, Limits, ModelSettings
+from headwaiter.engine.settings_errors import SettingsError, nested_section, parse_settings
 from headwaiter.package.manifest import FORMAT
-from headwaiter.serving.config import Batch, Config, ConfigError, Limits, Model, load_config
-from headwaiter.serving.config_errors import nested_section
-from headwaiter.tasks.model import ModelOptions
+from headwaiter.serving.config import Config, ConfigError, Model, load_config
 from tests.serving_kit import write_config, write_package
 
 
@@ -72,13 +74,26 @@ def test_load_config_resolves_paths_relative_to_file(
     assert load_config(file).packages["tiny"].manifest.name == "tiny"
 
 
-def test_defaults_match_model_options() -> None:
-    limits, options = Limits(), ModelOptions()
+def test_replica_settings_resolve_resources() -> None:
+    model = Model.model_validate({"path": "", "resources": {"cpus": 1.5}, "max_sequences": 4})
 
-    for name in ("text", "new_tokens", "pixels", "images"):
-        assert getattr(limits, name) == getattr(options, name)
-    assert Model(path="").max_sequences == options.max_sequences
-    assert Batch() == Batch(tokens=options.batch_tokens, pixels=options.batch_pixels)
+    assert model.replica_settings() == ModelSettings(
+        device="cpu", threads=2, max_sequences=4, limits=Limits(num_beams=4)
+    )
+    assert ModelSettings.model_validate(json.loads(json.dumps(model.replica_settings().model_dump())))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_sequence": 8}, "max_sequence is not a valid key; the closest valid key is max_sequences"),
+        ({"limits": {"text": 0}}, "limits.text is 0; it must be at least 1"),
+        ({"threads": "two"}, "threads is two; it must be a whole number"),
+    ],
+)
+def test_parse_settings_invalid_raises_one_sentence(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
+        parse_settings(values)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def package(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Packa
 @pytest.fixture
 def server(package: Package) -> Iterator[ModelServer]:
     model_server = ModelServer(
-        ModelServerArgs(name="generator", folder=package.folder, threads=1, limits={"images": 5}), Counts()
+        ModelServerArgs(name="generator", folder=package.folder, settings={"threads": 1, "limits": {"images": 5}}),
+        Counts(),
     )
     yield model_server
     model_server.close()
@@ -124,7 +125,7 @@ def test_generate_images_same_seed_gives_same_images_in_any_batch(package: Packa
 def test_generate_images_invalid_option_is_rejected(
     package: Package, options: dict[str, int], message: str, field: str, limit: int
 ) -> None:
-    with open_model(package.folder, threads=1, images=5) as served:
+    with open_model(package.folder, threads=1, limits={"images": 5}) as served:
         with pytest.raises(InputError) as error:
             served.generate_images(**options)
         assert (str(error.value), error.value.field, error.value.limit) == (message, field, limit)

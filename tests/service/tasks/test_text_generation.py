@@ -16,10 +16,11 @@ from PIL import Image
 from transformers import AutoTokenizer, GPT2LMHeadModel, VisionEncoderDecoderModel
 
 from headwaiter import open_model
+from headwaiter.engine.settings import ModelSettings
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import InputError
 from headwaiter.tasks.images import prepare
-from headwaiter.tasks.model import CaptioningModel, GenerationModel, ModelOptions, TranslationModel, load_model
+from headwaiter.tasks.model import CaptioningModel, GenerationModel, TranslationModel, load_model
 from tests.conftest import Packages
 
 SENTENCES = ["The kitchen is open.", "今天天气很好。", "Où est la gare ?", "We close at ten!", "Noch ein Satz."]
@@ -29,19 +30,25 @@ TEXT = "The kitchen is open. We close at ten!\n\n  - Où est la gare ?\n今天�
 
 @pytest.fixture(scope="module")
 def translator(packages: Packages) -> Iterator[TranslationModel]:
-    with open_model(packages("marian", "fp32").package.folder, threads=1, max_sequences=8, new_tokens=24) as model:
+    with open_model(
+        packages("marian", "fp32").package.folder, threads=1, max_sequences=8, limits={"new_tokens": 24}
+    ) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def generator(packages: Packages) -> Iterator[GenerationModel]:
-    with open_model(packages("gpt2", "fp32").package.folder, threads=1, max_sequences=8, new_tokens=24) as model:
+    with open_model(
+        packages("gpt2", "fp32").package.folder, threads=1, max_sequences=8, limits={"new_tokens": 24}
+    ) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def captioner(packages: Packages) -> Iterator[CaptioningModel]:
-    with open_model(packages("caption-vit", "fp32").package.folder, threads=1, max_sequences=4, new_tokens=24) as model:
+    with open_model(
+        packages("caption-vit", "fp32").package.folder, threads=1, max_sequences=4, limits={"new_tokens": 24}
+    ) as model:
         yield model
 
 
@@ -235,7 +242,9 @@ def test_caption_invalid_image_rejects_whole_request(captioner: CaptioningModel)
 
 
 def test_open_model_smallest_limits_run(packages: Packages) -> None:
-    with open_model(packages("marian", "fp32").package.folder, threads=1, max_sequences=1, new_tokens=1) as model:
+    with open_model(
+        packages("marian", "fp32").package.folder, threads=1, max_sequences=1, limits={"new_tokens": 1}
+    ) as model:
         assert model.translate("The kitchen is open.", num_beams=1)[0].usage.output_tokens == 1
         with pytest.raises(InputError, match=r"decoding\.num_beams is 2; the limit is 1"):
             model.translate("The kitchen is open.", num_beams=2)
@@ -250,7 +259,7 @@ def test_default_num_beams_above_limit_is_clamped(packages: Packages) -> None:
             update={"decoding": package.manifest.decoding.model_copy(update={"num_beams": 4})}
         ),
     )
-    with load_model(wide, ModelOptions(threads=1, max_sequences=2)) as model:
+    with load_model(wide, ModelSettings(threads=1, max_sequences=2)) as model:
         (default,) = model.translate("The kitchen is open.")
         (explicit,) = model.translate("The kitchen is open.", num_beams=2)
         assert default.hypotheses == explicit.hypotheses

@@ -54,7 +54,7 @@ def _limits(executor: RequestExecutor, model: Any) -> dict[str, int]:
     names = {"max_queue_wait_ms", "message_mb"} | {name for name, spec in applicable.items() if spec is not None}
     inputs = {} if manifest.noise is not None else {"inputs": MAX_INPUTS}
     decoding = asdict(model.task.decoding_limits) if manifest.decoding is not None else {}
-    return {name: executor.limits[name] for name in names} | inputs | decoding
+    return executor.limits.model_dump(include=names) | inputs | decoding
 
 
 def _defaults(manifest_decoding: dict[str, Any], limits: DecodingLimits) -> common_pb2.Decoding:

@@ -1,17 +1,17 @@
-"""Validation errors of serve.yaml as one clause: the key, what is wrong with it, what would be right."""
+"""Validation errors of settings as one clause: the key, what is wrong with it, what would be right."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-_HINTS = {"grpc.host": "the bind address of gRPC is http.host"}
+from headwaiter.engine.settings import ModelSettings
+
 _EXPECTED = {
-    "http.host": "127.0.0.1 (this machine only) or 0.0.0.0 (every interface)",
     "greater_than_equal": "at least {ge:g}",
     "greater_than": "more than {gt:g}",
     "less_than_equal": "at most {le:g}",
@@ -25,6 +25,7 @@ _EXPECTED = {
     "model_type": "a mapping",
     "dict_type": "a mapping",
 }
+_NOTHING: Mapping[str, str] = {}
 
 
 def nested_section(field: FieldInfo) -> type[BaseModel] | None:
@@ -33,20 +34,41 @@ def nested_section(field: FieldInfo) -> type[BaseModel] | None:
     return next((kind for kind in types if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def format_error(validation: ValidationError, schema: type[BaseModel]) -> str:
-    """Describe the first error in one clause. Unknown keys come first: a misspelt key also causes a missing one."""
+class SettingsError(ValueError):
+    """A setting is unknown or invalid; the message names it and what would be right."""
+
+
+def parse_settings(values: Mapping[str, Any]) -> ModelSettings:
+    """Validate the settings of a model. Raises SettingsError."""
+    try:
+        return ModelSettings.model_validate(dict(values))
+    except ValidationError as error:
+        raise SettingsError(format_error(error, ModelSettings)) from None
+
+
+def format_error(
+    validation: ValidationError,
+    schema: type[BaseModel],
+    *,
+    unknown_key_hints: Mapping[str, str] = _NOTHING,
+    expected_values: Mapping[str, str] = _NOTHING,
+) -> str:
+    """Describe the first error in one clause. Unknown keys come first: a misspelt key also causes a missing one.
+
+    `unknown_key_hints` and `expected_values` are texts for single keys, by their path such as `http.host`.
+    """
     error = min(validation.errors(), key=lambda error: error["type"] != "extra_forbidden")
     path = tuple(str(step) for step in error["loc"])
     key, kind, context = ".".join(path), error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        return f"{key} is not a valid key; {_HINTS.get(key) or _suggest_key(path, schema)}"
+        return f"{key} is not a valid key; {unknown_key_hints.get(key) or _suggest_key(path, schema)}"
     if kind == "missing":
         return f"{key} is missing"
     if kind == "value_error":
         return f"{key} {context['error']}".strip()
     if path[-1] == "[key]":
         return f"{'.'.join(path[:-1])} is not a string; put the key in quotes"
-    template = _EXPECTED.get(key) or _EXPECTED.get(kind)
+    template = expected_values.get(key) or _EXPECTED.get(kind)
     if template is None:
         return f"{key}: {error['msg']}"
     expected = template.format(**context).replace("'", "")
