@@ -43,6 +43,14 @@ async def serving(
         model_server.close()
 
 
+def overload(model_server: ModelServer) -> None:
+    """Make the model server reject requests: one is being preprocessed, and the last one took very long."""
+    backlog = model_server.executor.preprocessing
+    backlog.begin()
+    backlog.begin()
+    backlog.end(1_000.0)
+
+
 def details_of(error: grpc.aio.AioRpcError) -> tuple[error_details_pb2.BadRequest, error_details_pb2.ErrorInfo]:
     trailers = dict(error.trailing_metadata())
     status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])

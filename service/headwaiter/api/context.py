@@ -29,6 +29,7 @@ class RequestContext:
     started_at: float = field(default_factory=time.monotonic)
     usage: Usage = field(default_factory=Usage)
     timing: Timing = field(default_factory=Timing)
+    is_accepted: bool = False  # authenticated and admitted
 
     @classmethod
     def begin(cls, method: str, headers: Mapping[str, str], peer: str | None = None) -> RequestContext:

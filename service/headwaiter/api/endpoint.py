@@ -1,6 +1,7 @@
-"""Transport-independent entry point of a served model: authentication, size limits, metrics and request logs.
+"""Transport-independent entry point of a served model: authentication, admission, size limits, metrics, request logs.
 
-gRPC and HTTP both dispatch through `Endpoint`, which calls the handler of the requested method.
+gRPC and HTTP both call `Endpoint.accept` as soon as the metadata of a request is there, before its message or body is
+read, and then `answer` or `stream`, which call the handler of the method.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from google.protobuf.message import Message
 from grpc import StatusCode
@@ -16,6 +17,8 @@ from grpc import StatusCode
 from headwaiter.api.context import RequestContext
 from headwaiter.api.errors import FailedError, PeerDisconnectedError, UnauthenticatedError, WrongTaskError, to_failure
 from headwaiter.api.logs import LogRateLimiter
+from headwaiter.api.methods import METHODS
+from headwaiter.engine.admission import AdmissionController
 from headwaiter.tasks.errors import InputError
 
 _MB = 1 << 20
@@ -49,6 +52,7 @@ class Endpoint:
         task_description: str,
         keys: KeyChecker | None,
         recorder: RequestRecorder,
+        admission: AdmissionController | None = None,
         message_mb: int = 32,
         local: bool = False,
     ) -> None:
@@ -56,39 +60,45 @@ class Endpoint:
         interfaces."""
         self.name, self.handlers, self.task_description = name, handlers, task_description
         self._keys, self._recorder, self._message_mb = keys, recorder, message_mb
-        self._local = local and keys is None
+        self._admission, self._local = admission, local and keys is None
         self._rejection_log_limiter = LogRateLimiter()
 
+    def accept(self, context: RequestContext) -> None:
+        """Authenticate and admit a request. A request that is not accepted is recorded, and FailedError is raised."""
+        try:
+            self._accept(context)
+        except Exception as error:
+            raise self.failed(context, error) from error
+
     async def answer(self, request: Message, context: RequestContext) -> Message:
-        with self._authenticated_and_recorded(context):
+        with self._accepted_and_recorded(context):
             self._check_size(request)
             response: Message = await self._handler(context)(request, context)
             return response
 
     async def stream(self, request: Any, context: RequestContext) -> AsyncGenerator[Message, None]:
         """`request` is a message or, for client-streaming methods, an asynchronous iterator of messages."""
-        with self._authenticated_and_recorded(context):
+        with self._accepted_and_recorded(context):
             if isinstance(request, Message):
                 self._check_size(request)
             async with aclosing(self._handler(context)(request, context)) as responses:
                 async for response in responses:
                     yield response
 
-    def check_key(self, bearer: str | None) -> None:
-        """Raise UnauthenticatedError unless `bearer` is a valid key or no keys are configured."""
-        if self._keys is not None and self._keys.check(bearer) is None:
-            raise UnauthenticatedError("the API key is missing or invalid; send it as `authorization: Bearer KEY`")
-
-    def _check_local(self, context: RequestContext) -> None:
+    def _accept(self, context: RequestContext) -> None:
+        """Decide once by the metadata: authenticate, find the handler, admit."""
+        if context.is_accepted:
+            return
         if context.is_peer_disconnected:
             raise PeerDisconnectedError("the client disconnected")
         if self._local and not context.is_local:
             raise UnauthenticatedError("this server accepts only local clients; set auth.keys to accept remote ones")
-
-    def reject(self, context: RequestContext, rejection: Exception) -> NoReturn:
-        """Fail the request with `rejection`, or with UnauthenticatedError if authentication fails first."""
-        with self._authenticated_and_recorded(context):
-            raise rejection
+        if self._keys is not None and self._keys.check(context.bearer) is None:
+            raise UnauthenticatedError("the API key is missing or invalid; send it as `authorization: Bearer KEY`")
+        self._handler(context)
+        if self._admission is not None and METHODS[context.method].needs_admission:
+            self._admission.admit()
+        context.is_accepted = True
 
     def failed(self, context: RequestContext, error: BaseException) -> FailedError:
         """Record and log a failed request; return the error to raise."""
@@ -98,10 +108,9 @@ class Endpoint:
         return FailedError(failure)
 
     @contextmanager
-    def _authenticated_and_recorded(self, context: RequestContext) -> Iterator[None]:
+    def _accepted_and_recorded(self, context: RequestContext) -> Iterator[None]:
         try:
-            self._check_local(context)
-            self.check_key(context.bearer)
+            self._accept(context)
             yield
         except Exception as error:
             raise self.failed(context, error) from error

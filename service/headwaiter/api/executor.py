@@ -1,4 +1,4 @@
-"""Admission control and off-loop preprocessing for incoming requests."""
+"""Runs preprocessing off the event loop and submits requests to the engine."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from headwaiter.api.context import RequestContext
+from headwaiter.engine.admission import PreprocessingBacklog
 from headwaiter.engine.futures import Pending
-from headwaiter.engine.jobs import QueueFullError
 from headwaiter.engine.settings import Limits
-from headwaiter.engine.worker import Engine
 from headwaiter.tasks import results
 from headwaiter.tasks.errors import InputError
 from headwaiter.v1.common_pb2 import Model, Timing, Usage
@@ -24,9 +23,7 @@ from headwaiter.v1.common_pb2 import Model, Timing, Usage
 Result = TypeVar("Result")
 Prepared = TypeVar("Prepared")
 MAX_INPUTS = 256
-_MAX_QUEUED_WITHOUT_ESTIMATE = 1024  # jobs, while there is no throughput estimate
 _PREPROCESSING_THREADS = 2
-_EWMA_ALPHA = 0.1
 _INLINE_MAX_CHARS = 1000  # preprocessing this much text is faster than handing it to a thread
 
 
@@ -50,15 +47,12 @@ class ModelIdentity:
 
 
 class RequestExecutor:
-    """Submits requests to an engine. Rejects them if the estimated wait exceeds `max_queue_wait_ms`."""
+    """Submits the requests that admission control has accepted."""
 
-    def __init__(
-        self, identity: ModelIdentity, engine: Engine[Any], limits: Limits, token_latency: TokenLatencyRecorder
-    ) -> None:
-        self.identity, self.engine, self.limits, self.token_latency = identity, engine, limits, token_latency
+    def __init__(self, identity: ModelIdentity, limits: Limits, token_latency: TokenLatencyRecorder) -> None:
+        self.identity, self.limits, self.token_latency = identity, limits, token_latency
+        self.preprocessing = PreprocessingBacklog(_PREPROCESSING_THREADS)
         self._pool = ThreadPoolExecutor(_PREPROCESSING_THREADS, thread_name_prefix="prepare")
-        self._active_preprocessing = 0
-        self._mean_preprocessing_seconds = 0.0  # exponentially weighted
 
     async def execute(
         self, field: str, submits: Sequence[Callable[[], Pending[Result]]], *, cost: int | None
@@ -66,7 +60,7 @@ class RequestExecutor:
         """Submit all inputs of a request and return their results in order. If one fails, cancel the others.
 
         `field` names the request field of the inputs. `cost` is the amount of preprocessing in characters of text, or
-        None for images. Raises InputError for no inputs or too many, QueueFullError if the request is rejected.
+        None for images. Raises InputError for no inputs or too many.
         """
         if not submits:
             raise InputError(f"{field} is empty; at least one input is required", field=field, limit=1)
@@ -82,55 +76,36 @@ class RequestExecutor:
 
     async def run_preprocessing(self, fn: Callable[[], Prepared], cost: int | None) -> Prepared:
         """Run `fn` in the thread pool, or inline if `cost` is small. If the caller is cancelled, cancel the result of
-        `fn` once it exists. Raises QueueFullError if the request is rejected."""
-        self.check_admission()
+        `fn` once it exists."""
         if cost is not None and cost <= _INLINE_MAX_CHARS:
             return fn()
-        self._active_preprocessing += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, self._run_timed, fn)
-        future.add_done_callback(self._preprocessing_done)
+        self.preprocessing.begin()
+        timer = _Timer(fn)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, timer)
+        future.add_done_callback(lambda _: self.preprocessing.end(timer.seconds))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.add_done_callback(_cancel_result)
             raise
 
-    def _run_timed(self, fn: Callable[[], Prepared]) -> Prepared:
-        started_at = time.monotonic()
-        try:
-            return fn()
-        finally:
-            self._mean_preprocessing_seconds += _EWMA_ALPHA * (
-                time.monotonic() - started_at - self._mean_preprocessing_seconds
-            )
-
-    def _preprocessing_done(self, _: asyncio.Future[Any]) -> None:
-        self._active_preprocessing -= 1
-
-    def check_admission(self) -> None:
-        """Raise QueueFullError, and count it, if a request submitted now would wait too long."""
-        if (rejection := self.rejection()) is not None:
-            self.count_rejected()
-            raise rejection
-
-    def count_rejected(self) -> None:
-        self.engine.queue.counters.rejected += 1
-
-    def rejection(self) -> QueueFullError | None:
-        """The error for a request submitted now, or None if its estimated wait is within `max_queue_wait_ms`."""
-        wait, max_wait = self.engine.estimated_wait(), self.limits.max_queue_wait_ms / 1e3
-        if wait is None:
-            wait = 0.0 if len(self.engine.queue.jobs) < _MAX_QUEUED_WITHOUT_ESTIMATE else max_wait + 1
-        wait += self._active_preprocessing * self._mean_preprocessing_seconds / _PREPROCESSING_THREADS
-        if wait <= max_wait:
-            return None
-        message = (
-            f"{self.identity.name} is overloaded: the estimated wait is {wait:,.1f} s; the limit is {max_wait:,.1f} s"
-        )
-        return QueueFullError(message, retry_after=min(wait - max_wait, 30.0) + 0.1)
-
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Timer(Generic[Prepared]):
+    """Calls a function and measures how long it takes."""
+
+    def __init__(self, fn: Callable[[], Prepared]) -> None:
+        self._fn = fn
+        self.seconds: float | None = None
+
+    def __call__(self) -> Prepared:
+        started_at = time.monotonic()
+        try:
+            return self._fn()
+        finally:
+            self.seconds = time.monotonic() - started_at
 
 
 class _PendingGroup:

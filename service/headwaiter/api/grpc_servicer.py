@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
-from grpc import StatusCode
 
 from headwaiter.api.context import REQUEST_ID_HEADER, RequestContext
 from headwaiter.api.endpoint import Endpoint
@@ -37,9 +37,15 @@ class Servicer:
     endpoint: Endpoint
 
 
+_accepted_request: ContextVar[RequestContext | None] = ContextVar("accepted_request", default=None)
+
+
 def _begin_request(method: Method, context: GrpcContext) -> RequestContext:
-    metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-    request_context = RequestContext.begin(method.name, metadata, context.peer())
+    """The context of a call: the one that `accept` has made in the same asyncio context, or a new one."""
+    request_context = _accepted_request.get()
+    if request_context is None or request_context.method != method.name:
+        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        request_context = RequestContext.begin(method.name, metadata, context.peer())
     context.set_trailing_metadata([(REQUEST_ID_HEADER, request_context.request_id)])
     return request_context
 
@@ -54,15 +60,19 @@ def _set_error(context: GrpcContext, request_context: RequestContext, error: Fai
     )
 
 
-def reject(endpoint: Endpoint, method: Method, context: GrpcContext, rejection: Exception) -> StatusCode:
-    """Reject a call before dispatch, with the same response as after it. Returns the status code, which is
-    UNAUTHENTICATED instead of that of `rejection` if authentication fails."""
+def accept(endpoint: Endpoint, method: Method, context: GrpcContext) -> bool:
+    """Authenticate and admit a call before it is dispatched. If it is not accepted, set the error on `context`.
+
+    The servicer does not repeat the decision if it runs in the same asyncio context.
+    """
     request_context = _begin_request(method, context)
     try:
-        endpoint.reject(request_context, rejection)
+        endpoint.accept(request_context)
     except FailedError as error:
         _set_error(context, request_context, error)
-        return error.failure.code
+        return False
+    _accepted_request.set(request_context)
+    return True
 
 
 def _unary(method: Method) -> Any:

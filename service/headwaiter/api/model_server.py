@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from grpc import StatusCode
 from pydantic import BaseModel, ConfigDict
 
 from headwaiter.api.endpoint import Endpoint, RequestRecorder
 from headwaiter.api.executor import ModelIdentity, RequestExecutor, TokenLatencyRecorder
-from headwaiter.api.grpc_servicer import GrpcContext, Servicer, reject
+from headwaiter.api.grpc_servicer import GrpcContext, Servicer, accept
 from headwaiter.api.handlers import build_handlers
 from headwaiter.api.health import Health
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.methods import Method
+from headwaiter.engine.admission import AdmissionController
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import MANIFEST, PackageError, digest, open_package
-from headwaiter.serving.replica_load import LoadGauge
 from headwaiter.tasks.model import load_model
 
 
@@ -55,17 +54,22 @@ class ModelServer(Servicer, Health):
         limits = args.settings.limits
         self.model: Any = load_model(package, args.settings)
         manifest, device = package.manifest, self.model.engine.session.device
-        self.executor = RequestExecutor(ModelIdentity(args.name, manifest.version), self.model.engine, limits, metrics)
+        self.executor = RequestExecutor(ModelIdentity(args.name, manifest.version), limits, metrics)
         self.endpoint = Endpoint(
             args.name,
             build_handlers(self.executor, self.model),
             task_description=manifest.task_description,
             keys=KeyFile(args.keys) if args.keys is not None else None,
             recorder=metrics,
+            admission=AdmissionController(
+                self.model.engine,
+                name=args.name,
+                max_wait_seconds=limits.max_queue_wait_ms / 1e3,
+                preprocessing=self.executor.preprocessing,
+            ),
             message_mb=limits.message_mb,
             local=args.local,
         )
-        self.load = LoadGauge(self.model.engine)
         metrics.describe(
             version=manifest.version,
             task=manifest.task,
@@ -74,14 +78,9 @@ class ModelServer(Servicer, Health):
             device=device,
         )
 
-    def reject_if_overloaded(self, method: Method, context: GrpcContext) -> bool:
-        """Whether the request is rejected because of its estimated wait; if so, sets the error on `context`."""
-        rejection = self.executor.rejection() if method.name in self.endpoint.handlers else None
-        if rejection is None:
-            return False
-        if reject(self.endpoint, method, context, rejection) is StatusCode.RESOURCE_EXHAUSTED:
-            self.executor.count_rejected()
-        return True
+    def accept(self, method: Method, context: GrpcContext) -> bool:
+        """Authenticate and admit a call before it is dispatched; if not accepted, sets the error on `context`."""
+        return accept(self.endpoint, method, context)
 
     def is_ready(self) -> bool:
         return bool(self.model.engine.is_alive)

@@ -82,10 +82,9 @@ class Batcher(Worker[ForwardJob]):
         *,
         token_budget: int = 512,
         pixel_budget: int = 4 * 224 * 224,
-        max_queue_size: int = 4096,
         queue: JobQueue[ForwardJob] | None = None,
     ) -> None:
-        super().__init__(session, max_queue_size=max_queue_size, queue=queue)
+        super().__init__(session, queue)
         manifest = session.package.manifest
         self._dtypes = {port.name: port.dtype for port in manifest.graphs[GRAPH].inputs}
         self._budget = token_budget if "tokens" in self._dtypes else pixel_budget

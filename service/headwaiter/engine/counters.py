@@ -13,7 +13,6 @@ class EngineCounters:
     finished: int = 0
     cancelled: int = 0  # including jobs whose deadline passed
     failed: int = 0
-    rejected: int = 0
     waiting: int = 0
     slots_in_use: int = 0
     slots: int = 0

@@ -38,10 +38,9 @@ class Decoder(Worker[DecodeJob]):
         *,
         slots: int,
         max_length: int,
-        max_queue_size: int = 4096,
         queue: JobQueue[DecodeJob] | None = None,
     ) -> None:
-        super().__init__(session, max_queue_size=max_queue_size, queue=queue)
+        super().__init__(session, queue)
         self.runner = DecoderRunner(session, slots, max_length)
         self.scheduler = Scheduler()
         self.sequences: list[ActiveSequence] = []  # sequences[i] occupies slot i

@@ -99,10 +99,9 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         slots: int,
         idle_seconds: float = 30.0,
         timeout: float = 600.0,
-        max_queue_size: int = 4096,
     ) -> None:
         manifest = session.package.manifest
-        super().__init__(session, max_queue_size=max_queue_size)
+        super().__init__(session)
         assert manifest.policy is not None
         self.policy = manifest.policy
         self.timesteps = manifest.limits["timesteps"]
@@ -159,7 +158,6 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         if len(self.open_episodes) == self.slots:
             oldest = next(iter(self.lru.values()))
             if now - oldest.last_used < self.idle_seconds:
-                self.counters.rejected += 1
                 job.fail(
                     EpisodesFullError(f"{self.slots} episodes are open, the maximum, and none is idle; retry later")
                 )

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from headwaiter.engine.counters import EngineCounters
-from headwaiter.engine.jobs import ClosedError, Job, QueueFullError
+from headwaiter.engine.jobs import ClosedError, Job
 
 JobT = TypeVar("JobT", bound=Job[Any])
 CLOSED_MESSAGE = "the model was closed before the result was ready"
@@ -25,7 +25,7 @@ class QueueWorker(Protocol):
 class JobQueue(Generic[JobT]):
     """Any thread may call `put`. A worker that removes from `jobs` holds `condition`, the engine's only lock."""
 
-    def __init__(self, counters: EngineCounters, *, capacity: int = 4096) -> None:
+    def __init__(self, counters: EngineCounters) -> None:
         self.counters = counters
         self.condition = threading.Condition()
         self.jobs: deque[JobT] = deque()
@@ -33,7 +33,6 @@ class JobQueue(Generic[JobT]):
         self.workers: list[QueueWorker] = []
         self.is_closed = False
         self.drain_on_close = True
-        self._capacity = capacity
         self._earliest_deadline = math.inf
         self._has_cancelled_jobs = False
 
@@ -43,13 +42,10 @@ class JobQueue(Generic[JobT]):
         return self.work * (waiting - free_slots) / waiting if waiting > free_slots else 0.0
 
     def put(self, job: JobT, work: float) -> None:
-        """Append a job. Raises `ClosedError` if the queue is closed and `QueueFullError` if it is at capacity."""
+        """Append a job. Raises `ClosedError` if the queue is closed. Its length is limited by admission control."""
         with self.condition:
             if self.is_closed:
                 raise ClosedError("the model is closed")
-            if len(self.jobs) >= self._capacity:
-                self.counters.rejected += 1
-                raise QueueFullError(f"the queue is full ({self._capacity} requests); retry later")
             job.work = work
             job.future.add_done_callback(self._on_job_done)
             self._earliest_deadline = min(self._earliest_deadline, math.inf if job.deadline is None else job.deadline)

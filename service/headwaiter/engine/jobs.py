@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class QueueFullError(Exception):
-    """The queue is at capacity; the client may retry after `retry_after` seconds."""
+    """The request would wait too long; the client may retry after `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)

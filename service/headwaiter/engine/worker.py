@@ -33,7 +33,7 @@ class Engine(Protocol[JobT]):
     def start(self) -> None: ...
 
     def submit(self, job: JobT) -> None:
-        """Enqueue a job. Raises `QueueFullError` or `ClosedError`."""
+        """Enqueue a job. Raises `ClosedError`."""
 
     def estimated_wait(self) -> float | None:
         """Estimated queueing delay in seconds, or None until enough work under backlog has been observed."""
@@ -45,10 +45,10 @@ class Engine(Protocol[JobT]):
 class Worker(ABC, Generic[JobT]):
     """Runs jobs in a thread of its own. Subclasses define one step of work."""
 
-    def __init__(self, session: Session, *, max_queue_size: int = 4096, queue: JobQueue[JobT] | None = None) -> None:
+    def __init__(self, session: Session, queue: JobQueue[JobT] | None = None) -> None:
         self.session = session
         self.counters = EngineCounters()
-        self.queue: JobQueue[JobT] = JobQueue(self.counters, capacity=max_queue_size) if queue is None else queue
+        self.queue: JobQueue[JobT] = JobQueue(self.counters) if queue is None else queue
         self.queue.workers.append(self)
         self.throughput = ThroughputEstimator()
         self._work_done = 0.0

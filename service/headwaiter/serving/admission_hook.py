@@ -1,8 +1,7 @@
-"""Reject overloaded gRPC calls before Ray dispatches them, because rejections use the CPU that serves accepted calls.
+"""Authenticate and admit gRPC calls before Ray dispatches them: rejections use the CPU that serves accepted calls.
 
 At five times the capacity of a model, four of five calls are rejected (`python -m loadtest.overhead --part overload`
-measures the cost). Calls that are not rejected here, and all HTTP requests, still pass the admission control of
-`RequestExecutor`.
+measures the cost). Without the hook the servicer of the replica makes the same decision.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from headwaiter.api.grpc_servicer import GrpcContext
 from headwaiter.api.methods import METHODS, Method
 
 
-class RejectsOverload(Protocol):
-    def reject_if_overloaded(self, method: Method, context: GrpcContext) -> bool:
-        """Whether the request is rejected; if so, sets the error on `context`."""
+class AcceptsCalls(Protocol):
+    def accept(self, method: Method, context: GrpcContext) -> bool:
+        """Whether the call is authenticated and admitted; if not, sets the error on `context`."""
 
 
-_model_servers: list[RejectsOverload] = []  # of this process: one in a replica, none in a proxy
+_model_servers: list[AcceptsCalls] = []  # of this process: one in a replica, none in a proxy
 
 
-def register(model_server: RejectsOverload) -> None:
+def register(model_server: AcceptsCalls) -> None:
     """Make `model_server` the one that decides about the calls of this process."""
     _model_servers[:] = [model_server]
 
@@ -43,20 +42,20 @@ def install(_servicer: Any, server: Any) -> None:
     server.service_handler_factory = make_handler_with_admission
 
 
-def _is_rejected(method: Method, context: GrpcContext) -> bool:
-    return any(model_server.reject_if_overloaded(method, context) for model_server in _model_servers)
+def _is_accepted(method: Method, context: GrpcContext) -> bool:
+    return all(model_server.accept(method, context) for model_server in _model_servers)
 
 
 def _unary(handler: Callable[[Any, Any], Any], method: Method) -> Any:
     async def handle(request: Any, context: Any) -> bytes:
-        return b"" if _is_rejected(method, context) else await handler(request, context)
+        return await handler(request, context) if _is_accepted(method, context) else b""
 
     return handle
 
 
 def _stream(handler: Callable[[Any, Any], Any], method: Method) -> Any:
     async def handle(request: Any, context: Any) -> AsyncGenerator[bytes, None]:
-        if not _is_rejected(method, context):
+        if _is_accepted(method, context):
             async for response in handler(request, context):
                 yield response
 

@@ -21,6 +21,7 @@ from headwaiter.api.model_server import ModelServer, ModelServerArgs
 from headwaiter.serving import admission_hook
 from headwaiter.serving.catalog import NAME, Catalog, desired_replicas
 from headwaiter.serving.metrics import MetricsExporter, open_metrics
+from headwaiter.serving.replica_load import LoadGauge
 
 _OBSERVE_SECONDS = 1.0
 _REPLICA_COUNT_SECONDS = 5.0
@@ -52,6 +53,7 @@ class ModelReplica(ModelServer):
         parsed = ModelServerArgs(**{name: value for name, value in args.items() if name != "metrics"})
         self._message_mb, self._needs_key = parsed.settings.limits.message_mb, parsed.keys is not None
         super().__init__(parsed, self._metrics_exporter.for_model(parsed.name))
+        self._load = LoadGauge(self.model.engine)
         admission_hook.register(self)
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
@@ -67,7 +69,7 @@ class ModelReplica(ModelServer):
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve every `autoscaling.REPORT_SECONDS` if the model is autoscaled."""
-        return self.load.read()
+        return self._load.read()
 
     async def _observe(self) -> None:
         self.observe()

@@ -30,13 +30,11 @@ PARAMETER_SETS: list[dict[str, object]] = [
 
 
 @contextmanager
-def running_decoder(
-    package: Package, slots: int = 16, max_queue_size: int = 4096, workers: int = 1
-) -> Iterator[Engine[DecodeJob]]:
+def running_decoder(package: Package, slots: int = 16, workers: int = 1) -> Iterator[Engine[DecodeJob]]:
     """Start a decoder with `slots` slots per worker."""
     max_length = min(package.manifest.limits["max_length"], 61)
     session = Session(package, threads=1)
-    decoder: Engine[DecodeJob] = Decoder(session, slots=slots, max_length=max_length, max_queue_size=max_queue_size)
+    decoder: Engine[DecodeJob] = Decoder(session, slots=slots, max_length=max_length)
     if workers > 1:
         decoder = WorkerPool(session, workers * [partial(Decoder, session, slots=slots, max_length=max_length)])
     decoder.start()

@@ -26,7 +26,7 @@ from headwaiter.engine.batcher import (
     form_batch,
     open_batcher,
 )
-from headwaiter.engine.jobs import ClosedError, DeadlineError, QueueFullError
+from headwaiter.engine.jobs import ClosedError, DeadlineError
 from headwaiter.engine.session import Arrays, Session
 from headwaiter.engine.worker import Engine
 from headwaiter.engine.worker_pool import WorkerPool
@@ -331,8 +331,6 @@ def is_closing(batcher: Batcher, template: ForwardJob) -> bool:
         batcher.submit(job)
     except ClosedError:
         return True
-    except QueueFullError:
-        return False
     return False
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -20,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwaiter.engine.decoder import Decoder
-from headwaiter.engine.jobs import ClosedError, DeadlineError, QueueFullError
+from headwaiter.engine.jobs import ClosedError, DeadlineError
 from headwaiter.engine.sampling import Sampling
 from headwaiter.engine.scheduler import Scheduler
 from headwaiter.engine.sequence import DecodeJob, DecodingParameters, DecodingResult
@@ -239,26 +238,6 @@ def test_decoder_deadline_passed_frees_slots(packages: Packages) -> None:
         assert decoder.counters.cancelled == 1
 
 
-def test_decoder_full_queue_rejects_job(packages: Packages) -> None:
-    package = packages("gpt2", "fp32").package
-    (text,) = random_texts(package, 1)
-    params = decoding_parameters(package)
-    with running_decoder(package, slots=1, max_queue_size=3) as decoder:
-        released = threading.Event()
-        first = decode_job(package, text, params, on_token=lambda _: released.wait(20))
-        decoder.submit(first)
-        end = time.monotonic() + 30
-        while decoder.counters.slots_in_use == 0:
-            assert time.monotonic() < end
-            time.sleep(0.001)
-        for _ in range(3):
-            decoder.submit(decode_job(package, text, params))
-        with pytest.raises(QueueFullError):
-            decoder.submit(decode_job(package, text, params))
-        released.set()
-        first.future.result(30)
-
-
 @pytest.mark.parametrize("drain", [True, False])
 def test_close_queued_jobs_all_end(drain: bool, packages: Packages) -> None:
     package = packages("marian", "fp32").package
@@ -280,7 +259,7 @@ def test_decoder_many_jobs_memory_is_constant(packages: Packages) -> None:
     package = packages("marian", "int8").package
     texts = random_texts(package, 50)
     params = decoding_parameters(package, max_new_tokens=4)
-    with running_decoder(package, slots=32, max_queue_size=20_000) as decoder:
+    with running_decoder(package, slots=32) as decoder:
         sizes = []
         for _ in range(5):
             run_jobs(decoder, [decode_job(package, texts[index % 50], params) for index in range(2_000)])

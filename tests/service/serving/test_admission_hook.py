@@ -18,6 +18,7 @@ from headwaiter.serving import admission_hook
 from headwaiter.v1 import generation_pb2, generation_pb2_grpc, models_pb2, models_pb2_grpc
 from tests.conftest import Packages
 from tests.counts_kit import Counts
+from tests.model_server_kit import overload
 
 _DISPATCHED = [("x-dispatched", "true")]
 _TIMEOUT_SECONDS = 120
@@ -47,8 +48,7 @@ async def _server_with_admission(
     )
     model_server = ModelServer(args, counts)
     if overloaded:
-        # rejects even an estimated wait of 0
-        model_server.executor.limits = model_server.executor.limits.model_copy(update={"max_queue_wait_ms": -1})
+        overload(model_server)
     admission_hook.register(model_server)
     server = gRPCGenericServer(_accepting_handler)
     servicer_functions = (
@@ -130,4 +130,4 @@ async def test_unauthenticated_call_under_overload_is_unauthenticated(
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await _generate(channel, metadata)
             assert caught.value.code().name == code
-    assert counts.engine["rejected"] == 1  # unauthenticated calls are not counted as rejected
+    assert counts.codes == {("Generate", "UNAUTHENTICATED"): 1, ("Generate", "RESOURCE_EXHAUSTED"): 1}

@@ -73,18 +73,20 @@ def test_render_model_args(folder: Path) -> None:
     assert args == {
         "name": "one",
         "folder": str(folder / "models/one/1/fp32"),
-        "device": "cpu",
-        "threads": 2,
-        "max_sequences": 4,
-        "batch": {"tokens": 512, "pixels": 200_704},
-        "limits": {
-            "max_queue_wait_ms": 2000,
-            "text": 9,
-            "new_tokens": 256,
-            "num_beams": 4,  # capped by max_sequences
-            "pixels": 32_000_000,
-            "images": 64,
-            "message_mb": 32,
+        "settings": {
+            "device": "cpu",
+            "threads": 2,
+            "max_sequences": 4,
+            "batch": {"tokens": 512, "pixels": 200_704},
+            "limits": {
+                "max_queue_wait_ms": 2000,
+                "text": 9,
+                "new_tokens": 256,
+                "num_beams": 4,  # capped by max_sequences
+                "pixels": 32_000_000,
+                "images": 64,
+                "message_mb": 32,
+            },
         },
         "local": True,
         "keys": None,
@@ -113,7 +115,7 @@ def test_render_catalog_args(folder: Path) -> None:
 def test_render_device_depends_on_gpus(folder: Path, device: str, gpus: float, expected: str) -> None:
     rendered = _render(folder, device=device, resources={"gpus": gpus})
 
-    assert _applications(rendered)["one"]["args"]["device"] == expected
+    assert _applications(rendered)["one"]["args"]["settings"]["device"] == expected
     assert _deployment(rendered, "one")["ray_actor_options"]["num_gpus"] == gpus
 
 

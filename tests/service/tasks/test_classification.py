@@ -12,6 +12,7 @@ from transformers import pipeline
 
 from headwaiter.engine.batcher import Batcher, ForwardJob
 from headwaiter.engine.session import Arrays, Session
+from headwaiter.engine.settings import Limits
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.classification import Classification, Label
 from headwaiter.tasks.errors import InputError
@@ -160,7 +161,7 @@ def test_prepare_image_without_resize_requires_fixed_size(packages: Packages) ->
 
 
 def test_prepare_image_too_many_pixels_is_rejected(packages: Packages) -> None:
-    task = Classification(packages("vit", "fp32").package, max_pixels=80)
+    task = Classification(packages("vit", "fp32").package, Limits(pixels=80))
     assert task.prepare_image(random_png(10, 8))
     with pytest.raises(InputError, match=r"^image has 9 × 9 pixels; the limit is 80 "):
         task.prepare_image(random_png(9, 9))

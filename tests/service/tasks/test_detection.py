@@ -13,6 +13,7 @@ from transformers import AutoImageProcessor, DetrForObjectDetection
 
 from headwaiter.engine.batcher import Batcher, ForwardJob
 from headwaiter.engine.session import Arrays, Session
+from headwaiter.engine.settings import Limits
 from headwaiter.tasks.detection import Detection
 from headwaiter.tasks.errors import InputError
 from headwaiter.tasks.images import PreparedImage
@@ -113,6 +114,6 @@ def test_prepare_image_invalid_image_is_rejected(packages: Packages, task: Detec
         task.prepare_image(b"soup", field="image[1]")
     with pytest.raises(InputError, match="too narrow"):
         task.prepare_image(random_png(1, 900))
-    small = Detection(packages("detr", "fp32").package, max_pixels=100)
+    small = Detection(packages("detr", "fp32").package, Limits(pixels=100))
     with pytest.raises(InputError, match=r"^image has 11 × 10 pixels; the limit is 100 "):
         small.prepare_image(random_png(11, 10))

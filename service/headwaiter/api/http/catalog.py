@@ -32,12 +32,10 @@ def build_catalog_app(
 
     async def unknown(request: Request) -> Response:
         context = RequestContext.begin(LIST.name, request.headers)
-        try:
-            endpoint.check_key(context.bearer)
-            available = ", ".join(await names()) or "none"
-            raise UnknownModelError(f"no model is named {request.path_params['name']}; available models: {available}")
-        except Exception as error:
-            raise endpoint.failed(context, error) from error
+        endpoint.accept(context)
+        available = ", ".join(await names()) or "none"
+        message = f"no model is named {request.path_params['name']}; available models: {available}"
+        raise endpoint.failed(context, UnknownModelError(message))
 
     app = new_app(_PRODUCT, ready)
     app.add_route("/", index)

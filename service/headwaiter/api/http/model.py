@@ -59,8 +59,7 @@ def _post_handler(endpoint: Endpoint, route: Route, message_mb: int) -> RouteHan
         streams = route.stream is not None and events.wants_events(request)
         method = route.stream if route.stream is not None and streams else route.method
         context = RequestContext.begin(method.name, request.headers)
-        if method.name not in endpoint.handlers:
-            await endpoint.answer(method.request(), context)  # raises before the body is read
+        endpoint.accept(context)
         message = await _read_request(endpoint, readers[method], request, context)
         try:
             if streams:
@@ -74,9 +73,8 @@ def _post_handler(endpoint: Endpoint, route: Route, message_mb: int) -> RouteHan
 
 
 async def _read_request(endpoint: Endpoint, reader: BodyReader, request: Request, context: RequestContext) -> Message:
-    """Check the API key, then read the body, so that unauthenticated clients cannot upload."""
+    """Read the body of an accepted request; a failure is recorded."""
     try:
-        endpoint.check_key(context.bearer)
         return await reader.read(request)
     except ClientDisconnect:
         raise endpoint.failed(context, asyncio.CancelledError(CLIENT_DISCONNECTED)) from None

@@ -45,6 +45,7 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 TOKEN_LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2)
 
 REQUESTS = _counter("requests", "Requests by method and gRPC status code.", "method", "code")
+REQUESTS_REJECTED = _counter("requests_rejected", "Requests rejected because the model was overloaded.")
 REQUEST_DURATION = _histogram(
     "request_duration_seconds", "Time from the arrival of a request to its end.", LATENCY_BUCKETS, "method"
 )
@@ -82,7 +83,6 @@ ENGINE_COUNTERS = {
     "cancelled": _counter(
         "engine_jobs_cancelled", "Jobs cancelled because the client disconnected or the deadline passed."
     ),
-    "rejected": _counter("requests_rejected", "Requests rejected because the model was overloaded."),
     "steps": _counter("engine_steps", "Executions of the model graph on a batch."),
     "slot_steps": _counter("engine_slot_steps", "Slots summed over steps; divided by steps, the mean batch size."),
     "elements": _counter("batch_elements", "Elements of batched inputs, padding included."),
@@ -108,7 +108,7 @@ REQUEST_COUNTERS = frozenset({"input_tokens", "output_tokens"})
 """Engine counters that are not exported, because INPUT_TOKENS and OUTPUT_TOKENS count them per request."""
 
 METRICS = (
-    *(REQUESTS, REQUEST_DURATION, STAGE_DURATION, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY),
+    *(REQUESTS, REQUESTS_REJECTED, REQUEST_DURATION, STAGE_DURATION, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY),
     *(INPUT_TOKENS, OUTPUT_TOKENS, IMAGES, READY_REPLICAS, DESIRED_REPLICAS, MODEL_INFO),
     *ENGINE_COUNTERS.values(),
     *ENGINE_GAUGES.values(),

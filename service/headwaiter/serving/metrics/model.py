@@ -10,6 +10,7 @@ from headwaiter.serving.metrics.definitions import Metric, bounded_value
 from headwaiter.serving.metrics.writer import StoredHistogram, StoredValue, Writer
 
 Child = TypeVar("Child")
+_REJECTED = "RESOURCE_EXHAUSTED"
 
 
 class Children(dict[tuple[str, ...], Child], Generic[Child]):
@@ -31,6 +32,7 @@ class ModelMetrics:
     def __init__(self, model: str, writer: Writer) -> None:
         self._model, self._writer = model, writer
         self._requests = self._values(definitions.REQUESTS)
+        self._rejected = self._values(definitions.REQUESTS_REJECTED)[()]
         self._request_duration = self._histograms(definitions.REQUEST_DURATION)
         self._time_to_first_token = self._histograms(definitions.TIME_TO_FIRST_TOKEN)
         self._inter_token_latency = self._histograms(definitions.INTER_TOKEN_LATENCY)
@@ -48,6 +50,8 @@ class ModelMetrics:
 
     def record_request(self, method: str, code: str, seconds: float) -> None:
         self._requests[method, code].add()
+        if code == _REJECTED:
+            self._rejected.add()
         self._request_duration[method,].observe(seconds)
 
     def record_stages(self, queue_ms: float, prepare_ms: float, run_ms: float) -> None:
