@@ -1,4 +1,4 @@
-"""The commands `headwaiter export` and `headwaiter inspect`. Torch is imported only when an export starts."""
+"""The commands `headwaiter export` and `headwaiter inspect`. Torch is imported once the arguments are checked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headwaiter.package.manifest import PackageError, Precision, Task, open_pack
 from headwaiter_export import report
 from headwaiter_export.console import console, fail, step
 from headwaiter_export.errors import ExportError, SourceError
+from headwaiter_export.request import ExportRequest, check_request
 
 _TASKS, _PRECISIONS = get_args(Task), get_args(Precision)
 
@@ -51,12 +52,13 @@ def export_command(
     """
     _require(task is None or task in _TASKS, f"{task!r} is not a task; supported tasks are {', '.join(_TASKS)}.")
     _require_precision(precision)
+    request = ExportRequest(source, task, name, version, precision, out, force, allow_unfused)  # type: ignore[arg-type]
     started = time.monotonic()
     try:
+        check_request(request)
         with step("import dependencies"):
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-            from headwaiter_export.pipeline import ExportRequest, export
-        request = ExportRequest(source, task, name, version, precision, out, force, allow_unfused)  # type: ignore[arg-type]
+            from headwaiter_export.pipeline import export
         package = export(request, step)
     except ModuleNotFoundError as error:
         fail(f"Exporting needs {error.name}, which is not installed; run pip install 'headwaiter[export,cpu]'.", 2)
