@@ -35,6 +35,7 @@ from headwaiter_export.passes.optimise import optimise
 from headwaiter_export.request import ExportRequest, check_request
 from headwaiter_export.sources.source import Source, open_source
 from headwaiter_export.tracing.graph import GraphSpec, StateBinding, trace
+from headwaiter_export.validation.checks import checks_for
 from headwaiter_export.validation.cuda import check_cuda_ready, cpu_fallbacks
 from headwaiter_export.validation.fusion import check_fusion, fused_operators, unfused_attention
 from headwaiter_export.validation.parity import check_tolerance, compare_precision
@@ -116,8 +117,9 @@ def _build_graphs(
     fp32_dir.mkdir(exist_ok=True)
     save_graphs(models, fp32_dir)
     fp32_runtime = Runtime(fp32_dir, list(models), states)
+    checks = checks_for(family)
     with step("check fp32 against torch"):
-        parity = family.check_parity(fp32_runtime)
+        parity = checks.check_parity(fp32_runtime)
         check_tolerance(parity)
     loss = None
     if precision != "fp32":
@@ -127,7 +129,7 @@ def _build_graphs(
         with step(f"check {precision} against fp32"):
             converted_runtime = Runtime(content, list(models), states)
             outputs, expected = (
-                family.sample_outputs(runtime, np.random.default_rng(1))
+                checks.sample_outputs(runtime, np.random.default_rng(1))
                 for runtime in (converted_runtime, fp32_runtime)
             )
             loss = compare_precision(precision, outputs, expected, family.output_ranges)

@@ -81,8 +81,10 @@ def _format_parity(parity: Parity) -> str:
 
 
 def _format_loss(loss: PrecisionLoss) -> str:
-    tokens = f", matching top tokens {loss.tokens}" if loss.tokens else ""
-    return f"error vs. fp32 {loss.logits:.2g}, batched vs. single row {loss.batched:.1e}{tokens}"
+    answers = ""
+    if equal := loss.top_answers or loss.tokens:
+        answers = "top answer equal in {} of {}, ".format(*equal.split("/"))
+    return f"{answers}error vs. fp32 {loss.logits:.2g}, batched vs. single row {loss.batched:.1e}"
 
 
 def _peak_memory() -> int:

@@ -64,6 +64,14 @@ def test_inspect_cuda_lists_cpu_fallbacks(packages: Packages) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "vit"])
+def test_inspect_int8_prints_equal_top_answers(kind: str, packages: Packages) -> None:
+    package = packages(kind, "int8").package
+    assert package.manifest.loss is not None
+    equal, compared = str(package.manifest.loss.top_answers).split("/")
+    assert f"top answer equal in {equal} of {compared}" in _unwrapped(_run("inspect", package.folder).stdout)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "vit"])
 def test_package_contains_no_host_paths(kind: str, packages: Packages) -> None:
     package = packages(kind, "int8").package
     for name in package.manifest.sha256 | {"manifest.json": ""}:
