@@ -33,9 +33,10 @@ test-fast: lint ## lint, then the tests that are not marked slow
 test-all: lint ## lint, then every test, also zoo trainings and fault injection; what CI runs
 	$(BIN)/pytest --durations 30
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, import-linter and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(READY) ## rewrite with ruff what can be rewritten
@@ -104,4 +105,4 @@ dist: $(READY) ## sdist and wheel in dist/, checked
 	$(BIN)/twine check --strict dist/*
 
 clean: ## remove environments and caches; exported models stay
-	rm -rf .venv .venv-* .venv.lock .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv .venv-* .venv.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info
