@@ -10,8 +10,9 @@ from typing import Annotated, get_args
 import typer
 
 from headwaiter.package.manifest import PackageError, Precision, Task, open_package, verify
+from headwaiter.package.usage import is_in_use
 from headwaiter_export import report
-from headwaiter_export.console import console, fail, step
+from headwaiter_export.console import console, fail, print_warning, step
 from headwaiter_export.errors import ExportError, SourceError
 from headwaiter_export.request import ExportRequest, check_request
 
@@ -56,6 +57,11 @@ def export_command(
     started = time.monotonic()
     try:
         check_request(request)
+        if force and is_in_use(request.folder):
+            print_warning(
+                f"{request.folder} is in use by a running service, which cannot restart its replicas from a replaced "
+                f"package; run `headwaiter serve` again after this export, or export a new --version instead."
+            )
         with step("import dependencies"):
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             from headwaiter_export.pipeline import export

@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from headwaiter import open_model
 from headwaiter_export.cli import add_commands
 from tests.conftest import Packages
 from tests.export.test_failures import wrong_reference as wrong_reference  # fixture
@@ -103,6 +104,51 @@ def test_cli_invalid_arguments_exit_2(case: str, tmp_path: Path, monkeypatch: py
     for fragment in fragments:
         assert fragment in _unwrapped(result.stderr)
     assert not list((tmp_path / "models").rglob("*"))
+
+
+RUN_COMMAND = """
+import sys
+from headwaiter.cli.main import main
+
+try:
+    main()
+except SystemExit as end:
+    print("imported", *{"torch", "transformers"} & set(sys.modules))
+    sys.exit(end.code)
+"""
+TYPING_MISTAKES = {
+    "option": ["CHECKPOINT", "--precison", "int8"],
+    "precision": ["CHECKPOINT", "--precision", "int4"],
+    "task": ["CHECKPOINT", "--task", "cooking"],
+    "name": ["CHECKPOINT", "--name", "My Model"],
+    "version": ["CHECKPOINT", "--version", "v2"],
+    "output": ["CHECKPOINT", "--out", "CHECKPOINT/config.json"],
+    "missing directory": ["no/such/directory"],
+    "directory without a checkpoint": ["."],
+    "name that is not in the menu": ["opus-mt-zh-eng"],
+    "missing Argos package": ["translate-zh_en.argosmodel"],
+}
+
+
+@pytest.mark.parametrize("case", TYPING_MISTAKES)
+def test_export_typing_mistake_exits_2_without_importing_torch(
+    case: str, tmp_path: Path, checkpoints: Callable[[str], Path]
+) -> None:
+    arguments = [argument.replace("CHECKPOINT", str(checkpoints("distilbert"))) for argument in TYPING_MISTAKES[case]]
+    command = [sys.executable, "-c", RUN_COMMAND, "export", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60)
+    assert result.returncode == 2, result.stderr
+    assert result.stdout.split() == ["imported"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_force_over_loaded_package_warns(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+    arguments = ("export", checkpoints("distilbert"), "--name", "topics", "--out", tmp_path, "--force")
+    assert "in use" not in _run(*arguments).stderr
+    with open_model(tmp_path / "topics", threads=1):
+        replaced = _run(*arguments)
+    assert replaced.exit_code == 0, replaced.output
+    assert _unwrapped(replaced.stderr).count("topics/1/fp32 is in use by a running service") == 1
 
 
 @pytest.mark.usefixtures("wrong_reference")
