@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from headwaiter.package.manifest import PackageError, Precision, Task, open_package, verify
+from headwaiter.package.manifest import Package, PackageError, Precision, Task, open_package, verify
 from headwaiter.package.usage import is_in_use
 from headwaiter_export import report
 from headwaiter_export.console import console, fail, print_warning, step
@@ -85,7 +85,7 @@ def inspect_command(
         str | None, typer.Option(help="With cuda, list the operators that would fall back to the CPU.")
     ] = None,
 ) -> None:
-    """Verify the checksum of every file of a package, then print its contents and its parity with the original.
+    """Verify the checksums of a package, then print its contents, its parity with the original and other versions.
 
     Examples:
 
@@ -98,12 +98,23 @@ def inspect_command(
     _require(device in (None, "cpu", "cuda"), f"{device!r} is not a device; supported devices are cpu and cuda.")
     try:
         package = open_package(path, version=version, precision=precision)  # type: ignore[arg-type]
+        _require_selected(package, version, precision)
         verify(package)
     except PackageError as error:
         fail(str(error), 2)
     report.print_package(console, package)
     if device == "cuda":
         report.print_cuda_fallbacks(console, package)
+
+
+def _require_selected(package: Package, version: str | None, precision: str | None) -> None:
+    """Fail if the package is not of the requested version and precision."""
+    manifest = package.manifest
+    _require(
+        version in (None, manifest.version) and precision in (None, manifest.precision),
+        f"{manifest.name} has no {precision or manifest.precision} package of version {version or manifest.version}; "
+        f"available: {report.format_available(package)}.",
+    )
 
 
 def _require_precision(precision: str) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,6 +82,48 @@ def test_package_contains_no_host_paths(kind: str, packages: Packages) -> None:
         content = package.file(name).read_bytes()
         assert not [path for path in HOST_PATHS if path in content], name
         assert not content.startswith((b"\x80", b"PK\x03\x04"))
+
+
+@pytest.fixture
+def two_versions(tmp_path: Path, packages: Packages) -> Path:
+    """Version 1 in fp32 and int8, version 2 in fp32."""
+    model = tmp_path / "models/distilbert"
+    for version, precision in (("1", "fp32"), ("1", "int8"), ("2", "fp32")):
+        package = packages("distilbert", "int8" if precision == "int8" else "fp32").package
+        folder = shutil.copytree(package.folder, model / version / precision)
+        content = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(content | {"version": version}))
+    return model
+
+
+def test_inspect_lists_versions_and_precisions(two_versions: Path) -> None:
+    for path in (two_versions, two_versions / "1/int8"):
+        result = _run("inspect", path)
+        assert result.exit_code == 0, result.output
+        assert "available version 1: fp32, int8; version 2: fp32" in _unwrapped(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "missing"),
+    [
+        (".", ["--precision", "int8"], "no int8 package of version 2"),
+        (".", ["--precision", "fp16", "--version", "1"], "no fp16 package of version 1"),
+        ("1/int8", ["--precision", "fp32"], "no fp32 package of version 1"),
+        ("1/int8", ["--version", "2"], "no int8 package of version 2"),
+    ],
+)
+def test_inspect_unavailable_package_exits_2_with_available_ones(
+    path: str, options: list[str], missing: str, two_versions: Path
+) -> None:
+    result = _run("inspect", two_versions / path, *options)
+    assert result.exit_code == 2
+    assert f"distilbert has {missing}; available: version 1: fp32, int8; version 2: fp32." in _unwrapped(result.stderr)
+
+
+def test_inspect_missing_version_exits_2_with_available_ones(two_versions: Path) -> None:
+    result = _run("inspect", two_versions, "--version", 3)
+    assert result.exit_code == 2
+    assert "has no version 3; available: 1, 2." in _unwrapped(result.stderr)
 
 
 REJECTIONS = {
