@@ -8,7 +8,7 @@ GRPC_PORT ?= 9000
 HTTP_PORT ?= 8000
 METRICS_PORT ?= 8080
 
-.PHONY: help setup test test-fast test-all lint format protos serve ports load peers bench fault-injection soak gpu-smoke zoo resolve lock dist clean
+.PHONY: help setup test test-fast test-all lint format protos copy-graphs serve ports load peers bench fault-injection soak gpu-smoke zoo resolve lock dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 25
@@ -45,6 +45,9 @@ format: $(READY) ## rewrite with ruff what can be rewritten
 
 protos: $(READY) ## regenerate the Python stubs of the .proto files
 	$(BIN)/python protos/generate.py
+
+copy-graphs: $(READY) ## regenerate the ONNX graphs that copy device memory
+	$(BIN)/python service/generate_copy_graphs.py
 
 PORTS = --grpc-port $(GRPC_PORT) --http-port $(HTTP_PORT) --metrics-port $(METRICS_PORT)
 serve: ports $(READY) ## set up, export the models of the menu once, and serve them

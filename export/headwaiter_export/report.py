@@ -32,7 +32,7 @@ def print_package(console: Console, package: Package, seconds: float | None = No
 def format_available(package: Package) -> str:
     """Format the precisions of every version next to a package, such as "version 1: fp32, int8; version 2: fp32"."""
     manifest = package.manifest
-    exported = {manifest.version: [manifest.precision]}
+    exported: dict[str, list[str]] = {manifest.version: [manifest.precision]}
     if package.folder.resolve().parts[-2:] == (manifest.version, manifest.precision):
         exported = exported_precisions(package.folder.resolve().parents[1])
     return "; ".join(f"version {version}: {', '.join(precisions)}" for version, precisions in exported.items())
