@@ -8,7 +8,7 @@ GRPC_PORT ?= 9000
 HTTP_PORT ?= 8000
 METRICS_PORT ?= 8080
 
-.PHONY: help setup test test-fast test-all lint format protos serve ports load peers bench fault-injection soak gpu-smoke zoo resolve lock dist clean
+.PHONY: help setup test test-fast test-all lint format protos copy-graphs serve ports load peers bench fault-injection soak gpu-smoke zoo resolve lock dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 25
@@ -33,9 +33,10 @@ test-fast: lint ## lint, then the tests that are not marked slow
 test-all: lint ## lint, then every test, also zoo trainings and fault injection; what CI runs
 	$(BIN)/pytest --durations 30
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, import-linter and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(READY) ## rewrite with ruff what can be rewritten
@@ -44,6 +45,9 @@ format: $(READY) ## rewrite with ruff what can be rewritten
 
 protos: $(READY) ## regenerate the Python stubs of the .proto files
 	$(BIN)/python protos/generate.py
+
+copy-graphs: $(READY) ## regenerate the ONNX graphs that copy device memory
+	$(BIN)/python service/generate_copy_graphs.py
 
 PORTS = --grpc-port $(GRPC_PORT) --http-port $(HTTP_PORT) --metrics-port $(METRICS_PORT)
 serve: ports $(READY) ## set up, export the models of the menu once, and serve them
@@ -104,4 +108,4 @@ dist: $(READY) ## sdist and wheel in dist/, checked
 	$(BIN)/twine check --strict dist/*
 
 clean: ## remove environments and caches; exported models stay
-	rm -rf .venv .venv-* .venv.lock .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv .venv-* .venv.lock .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

@@ -61,7 +61,7 @@ def test_wheel_contains_all_of_two_packages_and_nothing_else(wheel: Path) -> Non
         assert modules == {name for name in names if name.startswith(f"{package}/") and name.endswith(".py")}
     protocol = {f"headwaiter/v1/{path.name}" for path in (ROOT / "service/headwaiter/v1").iterdir() if path.is_file()}
     assert protocol == {name for name in names if name.startswith("headwaiter/v1/")}
-    assert {"headwaiter/py.typed", "headwaiter/v1/descriptors.binpb"} <= names
+    assert {"headwaiter/py.typed", "headwaiter/v1/descriptors.binpb", "headwaiter/engine/copy_graphs/1.onnx"} <= names
 
 
 def test_client_installed_alone_next_to_package_called_service_calls_a_server(python: Path, tmp_path: Path) -> None:

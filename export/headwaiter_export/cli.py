@@ -1,4 +1,4 @@
-"""The commands `headwaiter export` and `headwaiter inspect`. Torch is imported only when an export starts."""
+"""The commands `headwaiter export` and `headwaiter inspect`. Torch is imported once the arguments are checked."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Annotated, get_args
 
 import typer
 
-from headwaiter.package.manifest import PackageError, Precision, Task, open_package, verify
+from headwaiter.package.manifest import Package, PackageError, Precision, Task, open_package, verify
+from headwaiter.package.usage import is_in_use
 from headwaiter_export import report
-from headwaiter_export.console import console, fail, step
+from headwaiter_export.console import console, fail, print_warning, step
 from headwaiter_export.errors import ExportError, SourceError
+from headwaiter_export.request import ExportRequest, check_request
 
 _TASKS, _PRECISIONS = get_args(Task), get_args(Precision)
 
@@ -51,12 +53,18 @@ def export_command(
     """
     _require(task is None or task in _TASKS, f"{task!r} is not a task; supported tasks are {', '.join(_TASKS)}.")
     _require_precision(precision)
+    request = ExportRequest(source, task, name, version, precision, out, force, allow_unfused)  # type: ignore[arg-type]
     started = time.monotonic()
     try:
+        check_request(request)
+        if force and is_in_use(request.folder):
+            print_warning(
+                f"{request.folder} is in use by a running service, which cannot restart its replicas from a replaced "
+                f"package; run `headwaiter serve` again after this export, or export a new --version instead."
+            )
         with step("import dependencies"):
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-            from headwaiter_export.pipeline import ExportRequest, export
-        request = ExportRequest(source, task, name, version, precision, out, force, allow_unfused)  # type: ignore[arg-type]
+            from headwaiter_export.pipeline import export
         package = export(request, step)
     except ModuleNotFoundError as error:
         fail(f"Exporting needs {error.name}, which is not installed; run pip install 'headwaiter[export,cpu]'.", 2)
@@ -77,7 +85,7 @@ def inspect_command(
         str | None, typer.Option(help="With cuda, list the operators that would fall back to the CPU.")
     ] = None,
 ) -> None:
-    """Verify the checksum of every file of a package, then print its contents and its parity with the original.
+    """Verify the checksums of a package, then print its contents, its parity with the original and other versions.
 
     Examples:
 
@@ -90,12 +98,23 @@ def inspect_command(
     _require(device in (None, "cpu", "cuda"), f"{device!r} is not a device; supported devices are cpu and cuda.")
     try:
         package = open_package(path, version=version, precision=precision)  # type: ignore[arg-type]
+        _require_selected(package, version, precision)
         verify(package)
     except PackageError as error:
         fail(str(error), 2)
     report.print_package(console, package)
     if device == "cuda":
         report.print_cuda_fallbacks(console, package)
+
+
+def _require_selected(package: Package, version: str | None, precision: str | None) -> None:
+    """Fail if the package is not of the requested version and precision."""
+    manifest = package.manifest
+    _require(
+        version in (None, manifest.version) and precision in (None, manifest.precision),
+        f"{manifest.name} has no {precision or manifest.precision} package of version {version or manifest.version}; "
+        f"available: {report.format_available(package)}.",
+    )
 
 
 def _require_precision(precision: str) -> None:

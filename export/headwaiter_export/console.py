@@ -54,6 +54,10 @@ def print_error(message: str) -> None:
     _error_console.print(Text.assemble(("✗ ", "red"), message), soft_wrap=True)
 
 
+def print_warning(message: str) -> None:
+    _error_console.print(Text.assemble(("! ", "yellow"), message), soft_wrap=True)
+
+
 def fail(message: str, code: int) -> NoReturn:
     print_error(message)
     sys.exit(code)

@@ -13,7 +13,6 @@ import numpy as np
 import onnx_ir as ir
 
 from headwaiter.package.manifest import (
-    NAME_PATTERN,
     FusionReport,
     Graph,
     Manifest,
@@ -24,7 +23,6 @@ from headwaiter.package.manifest import (
     PrecisionLoss,
     Preprocessing,
     State,
-    Task,
     digest,
 )
 from headwaiter_export.errors import SourceError
@@ -34,12 +32,16 @@ from headwaiter_export.packaging.weights import save_graphs
 from headwaiter_export.passes.fp16 import convert_to_fp16
 from headwaiter_export.passes.int8 import quantise
 from headwaiter_export.passes.optimise import optimise
-from headwaiter_export.sources.source import Source, default_name, default_version, open_source
+from headwaiter_export.request import ExportRequest, check_request
+from headwaiter_export.sources.source import Source, open_source
 from headwaiter_export.tracing.graph import GraphSpec, StateBinding, trace
+from headwaiter_export.validation.checks import checks_for
 from headwaiter_export.validation.cuda import check_cuda_ready, cpu_fallbacks
 from headwaiter_export.validation.fusion import check_fusion, fused_operators, unfused_attention
 from headwaiter_export.validation.parity import check_tolerance, compare_precision
 from headwaiter_export.validation.runtime import Runtime
+
+__all__ = ["ExportRequest", "export"]
 
 StepReporter = Callable[[str], AbstractContextManager[None]]
 _BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "int8": 1}
@@ -49,32 +51,6 @@ _DTYPES = {
     ir.DataType.INT64: "int64",
     ir.DataType.INT32: "int32",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """The model to export, the options and the output directory."""
-
-    source: str
-    task: Task | None = None
-    name: str | None = None
-    version: str | None = None
-    precision: Precision = "fp32"
-    out: Path = Path("models")
-    force: bool = False
-    allow_unfused: bool = False
-
-    @property
-    def package_name(self) -> str:
-        return self.name if self.name is not None else default_name(self.source)
-
-    @property
-    def package_version(self) -> str:
-        return self.version if self.version is not None else default_version(self.source)
-
-    @property
-    def folder(self) -> Path:
-        return self.out / self.package_name / self.package_version / self.precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +71,7 @@ def export(request: ExportRequest, step: StepReporter = lambda _: nullcontext())
     `step` is entered with the name of each pipeline step, for progress reporting. Raises `SourceError` for an invalid
     request or source and `ExportError` if a check fails.
     """
-    _check_request(request)
+    check_request(request)
     with staging_directory(request.folder) as scratch:
         content = scratch / "package"
         content.mkdir()
@@ -112,19 +88,6 @@ def export(request: ExportRequest, step: StepReporter = lambda _: nullcontext())
 
 def parameters(family: Family) -> int:
     return sum(weight.numel() for weight in family.model.parameters())
-
-
-def _check_request(request: ExportRequest) -> None:
-    if not NAME_PATTERN.fullmatch(request.package_name):
-        raise SourceError(
-            f"{request.package_name!r} is not a package name; use lowercase letters, digits, dots and dashes, starting "
-            f"with a letter or digit."
-        )
-    version = request.package_version
-    if not (version.isdecimal() and int(version) > 0 and version == str(int(version))):
-        raise SourceError(f"{version!r} is not a version; versions are integers from 1.")
-    if request.folder.exists() and not request.force:
-        raise SourceError(f"{request.folder} already exists; choose another --version, or replace it with --force.")
 
 
 def _check_family(request: ExportRequest, family: Family) -> None:
@@ -154,8 +117,9 @@ def _build_graphs(
     fp32_dir.mkdir(exist_ok=True)
     save_graphs(models, fp32_dir)
     fp32_runtime = Runtime(fp32_dir, list(models), states)
+    checks = checks_for(family)
     with step("check fp32 against torch"):
-        parity = family.check_parity(fp32_runtime)
+        parity = checks.check_parity(fp32_runtime)
         check_tolerance(parity)
     loss = None
     if precision != "fp32":
@@ -165,7 +129,7 @@ def _build_graphs(
         with step(f"check {precision} against fp32"):
             converted_runtime = Runtime(content, list(models), states)
             outputs, expected = (
-                family.sample_outputs(runtime, np.random.default_rng(1))
+                checks.sample_outputs(runtime, np.random.default_rng(1))
                 for runtime in (converted_runtime, fp32_runtime)
             )
             loss = compare_precision(precision, outputs, expected, family.output_ranges)

@@ -29,6 +29,15 @@ def print_package(console: Console, package: Package, seconds: float | None = No
     console.print(summary)
 
 
+def format_available(package: Package) -> str:
+    """Format the precisions of every version next to a package, such as "version 1: fp32, int8; version 2: fp32"."""
+    manifest = package.manifest
+    exported: dict[str, list[str]] = {manifest.version: [manifest.precision]}
+    if package.folder.resolve().parts[-2:] == (manifest.version, manifest.precision):
+        exported = exported_precisions(package.folder.resolve().parents[1])
+    return "; ".join(f"version {version}: {', '.join(precisions)}" for version, precisions in exported.items())
+
+
 def print_cuda_fallbacks(console: Console, package: Package) -> None:
     fallbacks = package.manifest.cuda
     if not fallbacks:
@@ -67,6 +76,7 @@ def _summary_rows(package: Package) -> Iterator[tuple[str, str]]:
     yield "limits", ", ".join(f"{name} {value:,}" for name, value in manifest.limits.items())
     yield "size", f"{_format_size(package.size())} in {len(manifest.sha256)} files"
     yield "folder", str(package.folder)
+    yield "available", format_available(package)
 
 
 def _format_parity(parity: Parity) -> str:
@@ -81,8 +91,10 @@ def _format_parity(parity: Parity) -> str:
 
 
 def _format_loss(loss: PrecisionLoss) -> str:
-    tokens = f", matching top tokens {loss.tokens}" if loss.tokens else ""
-    return f"error vs. fp32 {loss.logits:.2g}, batched vs. single row {loss.batched:.1e}{tokens}"
+    answers = ""
+    if equal := loss.top_answers or loss.tokens:
+        answers = "top answer equal in {} of {}, ".format(*equal.split("/"))
+    return f"{answers}error vs. fp32 {loss.logits:.2g}, batched vs. single row {loss.batched:.1e}"
 
 
 def _peak_memory() -> int:

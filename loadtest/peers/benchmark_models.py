@@ -30,7 +30,8 @@ class BenchmarkModel:
 
 def _opus(benchmark_model: BenchmarkModel) -> None:
     from headwaiter_export.menu import fetch, menu
-    from headwaiter_export.sources.argos import load_argos, unpack
+    from headwaiter_export.sources.argos import load_argos
+    from headwaiter_export.sources.argos_files import unpack
 
     unpack(fetch(menu()[OPUS]), benchmark_model.folder)
     settings = json.loads((benchmark_model.folder / "config.json").read_text(encoding="utf-8"))

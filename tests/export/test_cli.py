@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from headwaiter import open_model
 from headwaiter_export.cli import add_commands
 from tests.conftest import Packages
 from tests.export.test_failures import wrong_reference as wrong_reference  # fixture
@@ -64,6 +67,14 @@ def test_inspect_cuda_lists_cpu_fallbacks(packages: Packages) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "vit"])
+def test_inspect_int8_prints_equal_top_answers(kind: str, packages: Packages) -> None:
+    package = packages(kind, "int8").package
+    assert package.manifest.loss is not None
+    equal, compared = str(package.manifest.loss.top_answers).split("/")
+    assert f"top answer equal in {equal} of {compared}" in _unwrapped(_run("inspect", package.folder).stdout)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "vit"])
 def test_package_contains_no_host_paths(kind: str, packages: Packages) -> None:
     package = packages(kind, "int8").package
     for name in package.manifest.sha256 | {"manifest.json": ""}:
@@ -71,6 +82,48 @@ def test_package_contains_no_host_paths(kind: str, packages: Packages) -> None:
         content = package.file(name).read_bytes()
         assert not [path for path in HOST_PATHS if path in content], name
         assert not content.startswith((b"\x80", b"PK\x03\x04"))
+
+
+@pytest.fixture
+def two_versions(tmp_path: Path, packages: Packages) -> Path:
+    """Version 1 in fp32 and int8, version 2 in fp32."""
+    model = tmp_path / "models/distilbert"
+    for version, precision in (("1", "fp32"), ("1", "int8"), ("2", "fp32")):
+        package = packages("distilbert", "int8" if precision == "int8" else "fp32").package
+        folder = shutil.copytree(package.folder, model / version / precision)
+        content = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps(content | {"version": version}))
+    return model
+
+
+def test_inspect_lists_versions_and_precisions(two_versions: Path) -> None:
+    for path in (two_versions, two_versions / "1/int8"):
+        result = _run("inspect", path)
+        assert result.exit_code == 0, result.output
+        assert "available version 1: fp32, int8; version 2: fp32" in _unwrapped(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "missing"),
+    [
+        (".", ["--precision", "int8"], "no int8 package of version 2"),
+        (".", ["--precision", "fp16", "--version", "1"], "no fp16 package of version 1"),
+        ("1/int8", ["--precision", "fp32"], "no fp32 package of version 1"),
+        ("1/int8", ["--version", "2"], "no int8 package of version 2"),
+    ],
+)
+def test_inspect_unavailable_package_exits_2_with_available_ones(
+    path: str, options: list[str], missing: str, two_versions: Path
+) -> None:
+    result = _run("inspect", two_versions / path, *options)
+    assert result.exit_code == 2
+    assert f"distilbert has {missing}; available: version 1: fp32, int8; version 2: fp32." in _unwrapped(result.stderr)
+
+
+def test_inspect_missing_version_exits_2_with_available_ones(two_versions: Path) -> None:
+    result = _run("inspect", two_versions, "--version", 3)
+    assert result.exit_code == 2
+    assert "has no version 3; available: 1, 2." in _unwrapped(result.stderr)
 
 
 REJECTIONS = {
@@ -95,6 +148,51 @@ def test_cli_invalid_arguments_exit_2(case: str, tmp_path: Path, monkeypatch: py
     for fragment in fragments:
         assert fragment in _unwrapped(result.stderr)
     assert not list((tmp_path / "models").rglob("*"))
+
+
+RUN_COMMAND = """
+import sys
+from headwaiter.cli.main import main
+
+try:
+    main()
+except SystemExit as end:
+    print("imported", *{"torch", "transformers"} & set(sys.modules))
+    sys.exit(end.code)
+"""
+TYPING_MISTAKES = {
+    "option": ["CHECKPOINT", "--precison", "int8"],
+    "precision": ["CHECKPOINT", "--precision", "int4"],
+    "task": ["CHECKPOINT", "--task", "cooking"],
+    "name": ["CHECKPOINT", "--name", "My Model"],
+    "version": ["CHECKPOINT", "--version", "v2"],
+    "output": ["CHECKPOINT", "--out", "CHECKPOINT/config.json"],
+    "missing directory": ["no/such/directory"],
+    "directory without a checkpoint": ["."],
+    "name that is not in the menu": ["opus-mt-zh-eng"],
+    "missing Argos package": ["translate-zh_en.argosmodel"],
+}
+
+
+@pytest.mark.parametrize("case", TYPING_MISTAKES)
+def test_export_typing_mistake_exits_2_without_importing_torch(
+    case: str, tmp_path: Path, checkpoints: Callable[[str], Path]
+) -> None:
+    arguments = [argument.replace("CHECKPOINT", str(checkpoints("distilbert"))) for argument in TYPING_MISTAKES[case]]
+    command = [sys.executable, "-c", RUN_COMMAND, "export", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60)
+    assert result.returncode == 2, result.stderr
+    assert result.stdout.split() == ["imported"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_force_over_loaded_package_warns(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
+    arguments = ("export", checkpoints("distilbert"), "--name", "topics", "--out", tmp_path, "--force")
+    assert "in use" not in _run(*arguments).stderr
+    with open_model(tmp_path / "topics", threads=1):
+        replaced = _run(*arguments)
+    assert replaced.exit_code == 0, replaced.output
+    assert _unwrapped(replaced.stderr).count("topics/1/fp32 is in use by a running service") == 1
 
 
 @pytest.mark.usefixtures("wrong_reference")

@@ -18,11 +18,11 @@ import torch
 from transformers import BertConfig, BertModel
 
 from headwaiter.package.manifest import PackageError, open_package, verify
+from headwaiter_export.arrays import Arrays
 from headwaiter_export.errors import ExportError, SourceError
 from headwaiter_export.families.family import families, family, find_family
 from headwaiter_export.families.text_classification import DistilBert
 from headwaiter_export.pipeline import ExportRequest, export
-from headwaiter_export.validation.runtime import Arrays
 from tests.tokenizers_kit import write_bert_tokenizer
 
 Checkpoints = Callable[[str], Path]

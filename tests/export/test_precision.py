@@ -28,6 +28,7 @@ def test_fp16_has_no_cpu_fallbacks(kind: str, packages: Packages) -> None:
     manifest = packages(kind, "fp16").package.manifest
     assert manifest.loss is not None
     assert 0 < manifest.loss.logits < 0.02
+    _check_top_answers(manifest)
     assert manifest.cuda == {}
     assert {state.dtype for state in manifest.states} <= {"float16"}
     fp32_outputs = ("logits", "scores", "boxes", "action", "top_scores")
@@ -41,12 +42,26 @@ def test_int8_is_batch_invariant(kind: str, packages: Packages) -> None:
     package = packages(kind, "int8").package
     assert package.manifest.loss is not None
     assert 0 < package.manifest.loss.logits < 0.25
+    _check_top_answers(package.manifest)
     assert package.manifest.loss.batched < 1e-6
     outputs = _output_function(Graphs(package), np.random.default_rng(5))
     single_rows = np.concatenate([outputs(slice(row, row + 1)) for row in range(ROWS)])
     for size in BATCHES:
         batched = np.concatenate([outputs(slice(start, start + size)) for start in range(0, ROWS, size)])
         assert batched.tobytes() == single_rows.tobytes(), f"batches of {size}"
+
+
+def _check_top_answers(manifest: Manifest) -> None:
+    """Equal top answers are counted wherever answers are discrete, and most of them are equal."""
+    assert manifest.loss is not None
+    if manifest.policy is not None and manifest.policy.actions == "continuous":
+        assert manifest.loss.top_answers is None
+        return
+    assert manifest.loss.top_answers is not None
+    equal, compared = map(int, manifest.loss.top_answers.split("/"))
+    assert compared >= 32
+    assert 0.5 * compared < equal <= compared
+    assert manifest.loss.tokens in (None, manifest.loss.top_answers)
 
 
 def _output_function(graphs: Graphs, rng: np.random.Generator) -> Callable[[slice], np.ndarray]:

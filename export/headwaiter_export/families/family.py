@@ -11,21 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 from transformers import PreTrainedModel
 
-from headwaiter.package.manifest import DecodingDefaults, Parity, Policy, Preprocessing, Task
+from headwaiter.package.manifest import DecodingDefaults, Policy, Preprocessing, Task
 from headwaiter.package.preprocessing import TextSettings
 from headwaiter_export.errors import SourceError
 from headwaiter_export.packaging.image_processors import convert_image_processor
 from headwaiter_export.packaging.tokenizers import convert_tokenizer
 from headwaiter_export.tracing.attention import with_fused_attention
 from headwaiter_export.tracing.graph import GraphSpec
-from headwaiter_export.validation.runtime import Arrays, Runtime
 
 
 class Family(ABC):
-    """One architecture: how its model is split into graphs, and how their outputs are compared with the original."""
+    """One architecture: how its model is split into graphs, called and described. The checks are in `validation/`."""
 
     name: str
     task: Task
@@ -54,17 +52,6 @@ class Family(ABC):
     @abstractmethod
     def limits(self) -> dict[str, int]:
         """Return the maximum sizes of the inputs, such as `length`, `source`, `max_length`, `height` and `width`."""
-
-    @abstractmethod
-    def check_parity(self, runtime: Runtime) -> Parity:
-        """Compare the outputs of the graphs with the original model in torch."""
-
-    @abstractmethod
-    def sample_outputs(self, runtime: Runtime, rng: np.random.Generator) -> Arrays:
-        """Run the graphs on random inputs. Precisions are compared on these outputs.
-
-        Names with the suffix `SINGLE_ROW` are the same outputs with each row run as its own batch.
-        """
 
     def preprocessing(self, target: Path) -> Preprocessing:
         """Return the preprocessing settings, writing the tokenizer files they refer to into `target`."""

@@ -4,12 +4,12 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
+from headwaiter_export.arrays import Arrays
 from headwaiter_export.families.decoder import DecoderDimensions
 from headwaiter_export.families.family import family
 from headwaiter_export.families.text_decoder import TextDecoderFamily
 from headwaiter_export.tracing.attention import TraceContext
 from headwaiter_export.tracing.cache import run_decoder
-from headwaiter_export.validation.runtime import Arrays
 
 
 @family("gpt2")

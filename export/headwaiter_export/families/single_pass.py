@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwaiter.package.manifest import Parity, padded_length
+from headwaiter.package.manifest import padded_length
+from headwaiter_export.arrays import Arrays, ragged_lengths
 from headwaiter_export.families.family import Family
 from headwaiter_export.tracing.attention import TraceContext, use_trace_context
 from headwaiter_export.tracing.graph import GraphSpec, TensorSpec
-from headwaiter_export.validation.parity import PARITY_GRID, SINGLE_ROW, Differences, ragged_lengths
-from headwaiter_export.validation.runtime import Arrays, Runtime
 
 
 class SinglePassFamily(Family):
@@ -42,26 +41,6 @@ class SinglePassFamily(Family):
         inputs = {name: torch.from_numpy(value) for name, value in arrays.items()}
         with torch.no_grad():
             return {name: value.numpy() for name, value in self.run_model(inputs, _attention_mask(inputs)).items()}
-
-    def check_parity(self, runtime: Runtime) -> Parity:
-        rng = np.random.default_rng(0)
-        differences = Differences()
-        for rows, length in PARITY_GRID:
-            feeds = self.sample_inputs(rows, length, rng)
-            outputs, expected = runtime.run("model", feeds), self.reference(feeds)
-            single = [runtime.run("model", _single_row(feeds, index)) for index in range(rows)]
-            for name, value in expected.items():
-                differences.add("logits", outputs[name], value, self.output_ranges.get(name))
-                single_rows = np.concatenate([row[name] for row in single])
-                differences.add("batched", single_rows, outputs[name], self.output_ranges.get(name))
-        return differences.parity()
-
-    def sample_outputs(self, runtime: Runtime, rng: np.random.Generator) -> Arrays:
-        rows, length = PARITY_GRID[-1]
-        feeds = self.sample_inputs(rows, length, rng)
-        outputs = runtime.run("model", feeds)
-        single = [runtime.run("model", _single_row(feeds, index)) for index in range(rows)]
-        return outputs | {f"{name}{SINGLE_ROW}": np.concatenate([row[name] for row in single]) for name in outputs}
 
 
 class _SinglePassModule(nn.Module):
@@ -201,12 +180,3 @@ def _attention_mask(inputs: dict[str, Tensor]) -> Tensor | None:
 
 def label_names(config: Any) -> tuple[str, ...]:
     return tuple(str(config.id2label[index]) for index in sorted(config.id2label))
-
-
-def _single_row(feeds: Arrays, index: int) -> Arrays:
-    """Return one row as a batch, without the padding to longer rows."""
-    single = {name: value[index : index + 1] for name, value in feeds.items()}
-    if "lengths" in single:
-        length = padded_length(int(single["lengths"][0]))
-        single |= {name: single[name][:, :length] for name in ("tokens", "segments") if name in single}
-    return single

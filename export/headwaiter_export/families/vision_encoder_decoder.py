@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headwaiter_export.arrays import Arrays
 from headwaiter_export.errors import SourceError
 from headwaiter_export.families.decoder import DecoderDimensions, split_heads
 from headwaiter_export.families.family import family
@@ -12,7 +13,6 @@ from headwaiter_export.families.text_decoder import TextDecoderFamily, first_not
 from headwaiter_export.tracing.attention import TraceContext
 from headwaiter_export.tracing.cache import run_decoder
 from headwaiter_export.tracing.graph import TensorSpec
-from headwaiter_export.validation.runtime import Arrays
 
 _ENCODERS = ("vit", "deit", "swin")
 

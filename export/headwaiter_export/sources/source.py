@@ -1,21 +1,20 @@
-"""Open the SOURCE argument: a checkpoint directory, an Argos package, a hub id or a menu name."""
+"""Open the SOURCE argument: a checkpoint directory, an Argos package, a hub id or a registered name."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from headwaiter_export.errors import SourceError
 from headwaiter_export.families.family import Family
-from headwaiter_export.menu import MenuEntry, fetch, menu
-from headwaiter_export.sources.argos import ArgosModel, is_argos, load_argos, unpack
-from headwaiter_export.sources.checkpoint import load_checkpoint, read_license
+from headwaiter_export.sources.argos import ArgosModel, load_argos, open_archive
+from headwaiter_export.sources.checkpoint import load_checkpoint
+from headwaiter_export.sources.checkpoint_files import read_license
+from headwaiter_export.sources.location import SourceKind, recognise_source
+from headwaiter_export.sources.registry import named_sources
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "README.md"]
 
 
@@ -30,55 +29,24 @@ class Source:
     languages: dict[str, str] | None = None
 
 
-def default_name(text: str) -> str:
-    """Return the last part of the source, reduced to the characters allowed in a package name."""
-    stem = Path(text).name.removesuffix(".argosmodel").lower()
-    return re.sub(r"[^a-z0-9.-]+", "-", stem).strip("-.") or "model"
-
-
-def default_version(text: str) -> str:
-    """Return the version of the menu entry, or 1 for any other source."""
-    entry = menu().get(text)
-    return "1" if entry is None else entry.version
-
-
 @contextmanager
 def open_source(text: str) -> Iterator[Source]:
     """Load the model. Temporary files extracted from an archive exist until the context exits."""
     path = Path(text)
-    if (entry := menu().get(text)) is not None and not path.exists():
-        with _open_menu_entry(entry) as source:
-            yield source
-    elif is_argos(path) and path.is_file():
-        with _open_argos_archive(path) as argos:
-            yield _argos_source(path.name, argos)
-    elif is_argos(path):
-        yield _argos_source(path.resolve().name, load_argos(path))
-    elif path.is_dir():
-        yield Source(load_checkpoint(path), origin=path.resolve().name, license=read_license(path))
-    elif _HUB_ID.fullmatch(text) and not path.exists():
-        folder = _download_from_hub(text)
-        yield Source(load_checkpoint(folder), origin=text, license=read_license(folder))
-    else:
-        raise SourceError(
-            f"{text} is not a source; supported are a directory with config.json and safetensors, an Argos package, a "
-            f"hub id, and the models of the menu ({', '.join(menu())})."
-        )
-
-
-@contextmanager
-def _open_argos_archive(package: Path) -> Iterator[ArgosModel]:
-    with TemporaryDirectory() as folder:
-        yield load_argos(unpack(package, Path(folder)))
-
-
-@contextmanager
-def _open_menu_entry(entry: MenuEntry) -> Iterator[Source]:
-    if entry.artifact is None:
-        yield Source(load_checkpoint(entry.weights), f"headwaiter menu: {entry.name}", entry.license, entry.attribution)
-        return
-    with _open_argos_archive(fetch(entry)) as argos:
-        yield Source(argos.family, entry.artifact.requirement, entry.license, entry.attribution, argos.languages)
+    match recognise_source(text):
+        case SourceKind.NAMED:
+            with named_sources()[text].open() as source:
+                yield source
+        case SourceKind.ARGOS_ARCHIVE:
+            with open_archive(path) as argos:
+                yield _argos_source(path.name, argos)
+        case SourceKind.ARGOS_DIRECTORY:
+            yield _argos_source(path.resolve().name, load_argos(path))
+        case SourceKind.CHECKPOINT:
+            yield Source(load_checkpoint(path), origin=path.resolve().name, license=read_license(path))
+        case SourceKind.HUB:
+            folder = _download_from_hub(text)
+            yield Source(load_checkpoint(folder), origin=text, license=read_license(folder))
 
 
 def _argos_source(origin: str, argos: ArgosModel) -> Source:
@@ -94,5 +62,5 @@ def _download_from_hub(name: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise SourceError(
             f"{name} is not a local directory and could not be downloaded from a model hub ({type(error).__name__}); "
-            f"use a directory with config.json and safetensors, or a model of the menu ({', '.join(menu())})."
+            f"use a directory with config.json and safetensors, or a model of the menu ({', '.join(named_sources())})."
         ) from error

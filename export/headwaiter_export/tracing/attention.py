@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from headwaiter_export.errors import ExportError
 from headwaiter_export.tracing.patching import simplified_modules
 
 FUSED_OPERATORS = ("MultiHeadAttention", "GroupQueryAttention")
@@ -135,21 +137,22 @@ class TraceContext:
     pending_key: Tensor | None = None  # keys last passed to the cache; identifies cached self-attention
 
 
-_trace_contexts: list[TraceContext] = []
+_current_context: ContextVar[TraceContext | None] = ContextVar("trace_context", default=None)
 
 
 @contextmanager
 def use_trace_context(trace_context: TraceContext) -> Iterator[TraceContext]:
-    _trace_contexts.append(trace_context)
+    """Make this the trace context of the current thread or task; restore the previous one on exit."""
+    token = _current_context.set(trace_context)
     try:
         yield trace_context
     finally:
-        _trace_contexts.pop()
+        _current_context.reset(token)
 
 
 def trace_context() -> TraceContext | None:
     """Return the context of the graph being traced, or None while a model runs eagerly."""
-    return _trace_contexts[-1] if _trace_contexts else None
+    return _current_context.get()
 
 
 @contextmanager
@@ -179,12 +182,15 @@ def _hugging_face_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     position_bias: Tensor | None = None,
-    **_: Any,
+    **arguments: Any,
 ) -> tuple[Tensor, None]:
-    trace_context = _trace_contexts[-1]
+    _check_arguments(module, arguments)
+    trace_context = _current_context.get()
+    assert trace_context is not None
     scale = scaling if scaling is not None else query.shape[3] ** -0.5
     layer = getattr(module, "layer_idx", None)
     if key is trace_context.pending_key:
+        _check_arguments(module, {"attention_mask": attention_mask})
         assert layer is not None
         assert trace_context.last is not None
         assert trace_context.total is not None
@@ -200,10 +206,29 @@ def _hugging_face_attention(
         )
         return attended, None
     if layer is not None and trace_context.cross and key is trace_context.cross[layer][0]:
+        _check_arguments(module, {"attention_mask": attention_mask})
         # The position bias that T5 passes to cross-attention is all zeros.
         return cross_attention(query, key, value, scale=scale, lengths=trace_context.source_lengths), None
     bias = attention_mask if position_bias is None else position_bias
     return bidirectional_attention(query, key, value, scale=scale, lengths=trace_context.lengths, bias=bias), None
+
+
+# Arguments that models pass to their attention although they do not change its result.
+_IGNORED_ARGUMENTS = {
+    "use_cache",  # whether to return the cache; the caches are always inputs and outputs of the graph
+    "position_ids",  # already in the embeddings; only kernels for several sequences in one row read them
+}
+
+
+def _check_arguments(module: nn.Module, arguments: dict[str, Any]) -> None:
+    """Raise `ExportError` for a set argument whose effect the fused operators would not reproduce."""
+    for name, value in arguments.items():
+        is_unset = value is None or (isinstance(value, int | float) and value == 0)
+        if not is_unset and name not in _IGNORED_ARGUMENTS:
+            raise ExportError(
+                f"{type(module).__name__} passes {name!r} to its attention, which the fused operators do not support; "
+                f"state an unfused_reason in the family and export it with --allow-unfused."
+            )
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

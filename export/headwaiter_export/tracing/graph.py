@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from headwaiter_export.errors import ExportError
 from headwaiter_export.passes.optimise import fold_transposes
 
 OPSET = 20
@@ -57,11 +58,14 @@ class GraphSpec:
 
 
 def trace(graph: GraphSpec) -> ir.Model:
-    """Trace a graph to ONNX with the input and output names of its specification. The weights stay in torch memory."""
+    """Trace a graph to ONNX with the input and output names of its specification. The weights stay in torch memory.
+
+    Raises `ExportError` if attention cannot be represented by the fused operators.
+    """
     example = {name: spec.example() for name, spec in graph.inputs.items()}
     dynamic_axes = {name: spec.dynamic_axes() for name, spec in graph.inputs.items()}
     input_names, _ = pytree.tree_flatten({name: name for name in graph.inputs})
-    with torch.no_grad(), _silence_exporter():
+    with torch.no_grad(), _silence_exporter(), _unwrapped_export_errors():
         program = torch.onnx.export(
             _OrderedOutputs(graph),
             kwargs={"inputs": example},
@@ -93,6 +97,20 @@ class _OrderedOutputs(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         outputs = self.inner(inputs)
         return tuple(outputs[name] for name in self.names)
+
+
+@contextmanager
+def _unwrapped_export_errors() -> Iterator[None]:
+    """Raise our own error instead of the exporter's, which holds it in its chain of causes."""
+    try:
+        yield
+    except torch.onnx.OnnxExporterError as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ExportError):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 @contextmanager

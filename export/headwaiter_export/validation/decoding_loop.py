@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from headwaiter_export.validation.parity import pad_rows
-from headwaiter_export.validation.runtime import Arrays, Runtime
+from headwaiter_export.arrays import Arrays, pad_rows
+from headwaiter_export.validation.runtime import Runtime
 
 
 @dataclass(slots=True)

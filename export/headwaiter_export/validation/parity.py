@@ -5,19 +5,22 @@ Differences are fractions of the range (largest minus smallest value) of the ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from headwaiter.package.manifest import Parity, PrecisionLoss
+from headwaiter_export.arrays import Arrays
 from headwaiter_export.errors import ExportError
-from headwaiter_export.validation.runtime import Arrays
 
 FP32_TOLERANCE = 1e-4
 PARITY_GRID = ((1, 3), (3, 12), (5, 29))  # (rows, length)
 GREEDY_STEPS = 40
 SINGLE_ROW = ":single_row"  # suffix of sample outputs with each row run as its own batch
+# Names of sample outputs of which the share of equal values is reported.
+TOKENS = "tokens"  # most probable tokens of a text decoder
+TOP_ANSWERS = "top_answers"  # most probable classes or actions of another model
 
 
 @dataclass(slots=True)
@@ -91,16 +94,21 @@ def compare_precision(
 ) -> PrecisionLoss:
     """Compare the sample outputs of a precision with those of fp32. Raises `ExportError` beyond the tolerance."""
     errors, batched = [], []
-    tokens: str | None = None
+    equal: dict[str, str] = {}
     for name, reference in expected.items():
-        if name == "tokens":
-            tokens = f"{int((actual[name] == reference).sum())}/{reference.size}"
+        if name in (TOKENS, TOP_ANSWERS):
+            equal[name] = f"{int((actual[name] == reference).sum())}/{reference.size}"
         elif name.endswith(SINGLE_ROW):
             output = name.removesuffix(SINGLE_ROW)
             batched.append(relative_difference(actual[name], actual[output], output_ranges.get(output)))
         else:
             errors.append(_relative_rms_error(actual[name], reference, output_ranges.get(name)))
-    loss = PrecisionLoss(logits=max(errors), tokens=tokens, batched=max(batched, default=0.0))
+    loss = PrecisionLoss(
+        logits=max(errors),
+        tokens=equal.get(TOKENS),
+        top_answers=equal.get(TOP_ANSWERS, equal.get(TOKENS)),
+        batched=max(batched, default=0.0),
+    )
     tolerance = PRECISION_TOLERANCES[precision]
     if not (loss.logits <= tolerance.error and loss.batched <= tolerance.batched):
         raise ExportError(
@@ -114,19 +122,3 @@ def _relative_rms_error(actual: np.ndarray, expected: np.ndarray, value_range: f
     if not np.isfinite(actual).all():
         return float("inf")
     return float(np.sqrt(np.square(actual - expected).mean())) / (value_range or float(expected.std()) or 1.0)
-
-
-def pad_rows(rows: Iterable[Sequence[int]], fill: int = 0) -> np.ndarray:
-    """Return token sequences as one array, padded on the right."""
-    rows = list(rows)
-    batch = np.full((len(rows), max(len(row) for row in rows)), fill, np.int64)
-    for index, row in enumerate(rows):
-        batch[index, : len(row)] = row
-    return batch
-
-
-def ragged_lengths(rows: int, longest: int, rng: np.random.Generator) -> np.ndarray:
-    """Return random lengths, at least one of which is `longest`."""
-    lengths = rng.integers(max(1, longest // 3), longest + 1, rows)
-    lengths[rng.integers(rows)] = longest
-    return lengths.astype(np.int32)

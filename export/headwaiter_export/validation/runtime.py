@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 
 from headwaiter.package.manifest import State
+from headwaiter_export.arrays import Arrays
 
-Arrays = dict[str, np.ndarray]
 _NUMPY_DTYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,

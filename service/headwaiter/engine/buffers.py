@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 
 from headwaiter.engine.binding import Binding, Buffer, Shape, host_buffer
-from headwaiter.engine.device_copy import build_copy_graph
+from headwaiter.engine.device_copy import read_copy_graph, split_into_runs
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -60,7 +60,7 @@ class HostMemory:
 
 
 class DeviceMemory:
-    """Memory of any ONNX Runtime device. Slots are copied whole, all arrays in one run."""
+    """Memory of any ONNX Runtime device. Slots are copied whole, many arrays in one run."""
 
     is_device_memory = True
 
@@ -73,12 +73,15 @@ class DeviceMemory:
 
     def copy(self, pairs: list[tuple[Buffer, Buffer]]) -> None:
         """Copy the first buffer of each pair to the second; each may be on the host or the device."""
-        pairs = [pair for pair in pairs if math.prod(pair[0].shape)]
-        if not pairs:  # the model has no such states, or no source was written yet
-            return
-        if len(pairs) not in self._copiers:
-            self._copiers[len(pairs)] = self._open(build_copy_graph(len(pairs)))
-        binding = Binding(self._copiers[len(pairs)], is_device_memory=True)
+        pairs = [pair for pair in pairs if math.prod(pair[0].shape)]  # no bytes before a source was written
+        for which in split_into_runs(len(pairs)):
+            self._copy_in_one_run(pairs[which])
+
+    def _copy_in_one_run(self, pairs: list[tuple[Buffer, Buffer]]) -> None:
+        width = len(pairs)
+        if width not in self._copiers:
+            self._copiers[width] = self._open(read_copy_graph(width))
+        binding = Binding(self._copiers[width], is_device_memory=True)
         for index, (source, target) in enumerate(pairs):
             binding.input(f"from.{index}", source.as_bytes())
             binding.output(f"to.{index}", target.as_bytes())

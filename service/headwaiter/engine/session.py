@@ -12,6 +12,7 @@ import onnxruntime
 from headwaiter.engine.binding import Binding
 from headwaiter.engine.buffers import PROVIDERS, Memory, open_memory
 from headwaiter.package.manifest import WEIGHTS, Package, PackageError, Precision
+from headwaiter.package.usage import mark_in_use
 
 Arrays = dict[str, np.ndarray]
 _CUDA_PRECISIONS: tuple[Precision, ...] = ("fp16",)
@@ -30,6 +31,7 @@ class Session:
         self, package: Package, *, device: str = "auto", threads: int | None = None, memory: Memory | None = None
     ) -> None:
         self.package = package
+        self._usage_mark = mark_in_use(package)  # held as long as the session
         self.device = _select_device(device, package)
         self.threads = threads or len(os.sched_getaffinity(0))
         self.threads_per_run = 1 if self._is_small_model() else self.threads

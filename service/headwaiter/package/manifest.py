@@ -89,11 +89,12 @@ class Parity(_ManifestModel):
 
 
 class PrecisionLoss(_ManifestModel):
-    """Differences of a lower precision from fp32 on the same inputs, in the units of `Parity`."""
+    """Differences of a lower precision from fp32 on the same random inputs."""
 
-    logits: float
-    tokens: str | None = None
-    batched: float
+    logits: float  # RMS error as a fraction of the standard deviation or range of the fp32 output
+    tokens: str | None = None  # equal top tokens of a text decoder, as EQUAL/COMPARED
+    top_answers: str | None = None  # equal top answers (tokens, classes, actions), as EQUAL/COMPARED
+    batched: float  # largest difference between batched and single rows, as a fraction of the output range
 
 
 class DecodingDefaults(_ManifestModel):

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import ctypes
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
 from headwaiter.engine.binding import Binding, Buffer, host_buffer
 from headwaiter.engine.buffers import DeviceMemory, HostMemory, Layout, Memory
 from headwaiter.engine.decoder import Decoder
-from headwaiter.engine.device_copy import build_copy_graph
+from headwaiter.engine.device_copy import WIDTHS, split_into_runs
 from headwaiter.engine.sampling import Sampling
 from headwaiter.engine.sequence import DecodeJob
 from headwaiter.engine.session import Session
 from headwaiter.package.manifest import Package, Precision
+from service.generate_copy_graphs import OUTPUT, generate
+from service.generate_copy_graphs import WIDTHS as GENERATED_WIDTHS
 from tests.conftest import Packages
 from tests.service.engine.decoder_kit import (
     PARAMETER_SETS,
@@ -39,26 +40,23 @@ SLOTS, MAX_LENGTH = 5, 61
 LAYOUTS = {"keys": Layout((SLOTS, 2, 7, 4), np.float16), "values": Layout((SLOTS, 2, 7, 8), np.float32)}
 
 
-@pytest.mark.parametrize("count", [1, 2, 150])
-def test_build_copy_graph_any_count_equals_onnx_helper(count: int) -> None:
-    indices = range(count)
-    expected = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Identity", [f"from.{i}"], [f"to.{i}"]) for i in indices],
-            "copies",
-            [helper.make_tensor_value_info(f"from.{i}", TensorProto.UINT8, [f"size.{i}"]) for i in indices],
-            [helper.make_tensor_value_info(f"to.{i}", TensorProto.UINT8, [f"size.{i}"]) for i in indices],
-        ),
-        ir_version=10,
-        opset_imports=[helper.make_opsetid("", 20)],
-    )
-    actual = onnx.load_from_string(build_copy_graph(count))
-    onnx.checker.check_model(actual, full_check=True)
-    for node in expected.graph.node:
-        node.ClearField("name")
-    assert [*actual.graph.node] == [*expected.graph.node]
-    assert [*actual.graph.input, *actual.graph.output] == [*expected.graph.input, *expected.graph.output]
-    assert (actual.ir_version, [opset.version for opset in actual.opset_import]) == (10, [20])
+def test_copy_graphs_are_those_of_the_generator(tmp_path: Path) -> None:
+    generate(tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
+        file.name: file.read_bytes() for file in OUTPUT.iterdir()
+    }
+    assert sorted(GENERATED_WIDTHS) == sorted(WIDTHS)
+
+
+@pytest.mark.parametrize(("count", "widths"), [(0, []), (1, [1]), (24, [16, 8]), (64, [64]), (135, [64, 64, 4, 2, 1])])
+def test_device_copy_any_count_copies_every_pair(count: int, widths: list[int]) -> None:
+    assert [run.stop - run.start for run in split_into_runs(count)] == widths
+    sources = [np.random.default_rng(index).random((index % 5 + 1, 3)) for index in range(count)]
+    targets = [np.zeros_like(source) for source in sources]
+    pairs = [(host_buffer(source), host_buffer(target)) for source, target in zip(sources, targets, strict=True)]
+    DeviceMemory("cpu").copy(pairs)
+    for source, target in zip(sources, targets, strict=True):
+        np.testing.assert_array_equal(target, source)
 
 
 _slots = st.integers(0, SLOTS - 1)

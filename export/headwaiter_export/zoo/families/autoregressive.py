@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headwaiter.package.manifest import DecodingDefaults
+from headwaiter_export.arrays import Arrays
 from headwaiter_export.families import text_decoder
 from headwaiter_export.families.decoder import DecoderDimensions, StateSpec
 from headwaiter_export.tracing.attention import TraceContext
 from headwaiter_export.tracing.graph import TensorSpec
-from headwaiter_export.validation.runtime import Arrays
 from headwaiter_export.zoo.families.base import ZooFamily
 
 

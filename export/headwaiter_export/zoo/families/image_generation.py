@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headwaiter_export.arrays import Arrays
 from headwaiter_export.families.single_pass import SinglePassFamily
 from headwaiter_export.tracing.graph import TensorSpec
-from headwaiter_export.validation.runtime import Arrays
 from headwaiter_export.zoo.checkpoint import Checkpoint
 from headwaiter_export.zoo.families.base import ZooFamily
 
