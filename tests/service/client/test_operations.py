@@ -32,8 +32,10 @@ from headwaiter.client import (
     Unauthenticated,
     Unavailable,
     WrongTask,
+    responses,
 )
 from headwaiter.client.results import Box, Hypothesis, Label, Model, ModelSummary, Timing, Usage
+from headwaiter.v1 import common_pb2
 from tests.echo_server_kit import EchoServer, Rejection, invalid_argument
 from tests.service.client.conftest import IMAGE_BYTES, Caller
 
@@ -41,8 +43,8 @@ from tests.service.client.conftest import IMAGE_BYTES, Caller
 def test_translate_single_text_returns_result(call: Caller, server: EchoServer) -> None:
     result = call("translate", "zh-en", "你好", num_return_sequences=2, num_beams=2, target_language="en", split=False)
     assert (result.text, result.score) == ("你好!", -0.25)
-    assert result.hypotheses == (Hypothesis("你好!", -0.25), Hypothesis("你好!?", -0.5))
-    assert result.sentences == (Hypothesis("你好!", -0.25),)
+    assert result.hypotheses == (Hypothesis("你好!", -0.25, "stop"), Hypothesis("你好!?", -0.5, "stop"))
+    assert result.sentences == (Hypothesis("你好!", -0.25, "stop"),)
     assert (result.model, result.usage, result.timing) == (Model("echo", "3"), Usage(5, 7, 1), Timing(0.5, 1.5, 2.5))
     (request,) = server.requests
     assert list(request.text) == ["你好"]
@@ -50,6 +52,17 @@ def test_translate_single_text_returns_result(call: Caller, server: EchoServer) 
     assert (request.target_language, request.split) == ("en", False)
     assert request.HasField("split")
     assert not request.HasField("source_language")
+
+
+@pytest.mark.parametrize("operation", ["translate", "generate", "caption"])
+def test_generated_text_cut_off_has_finish_reason_length(call: Caller, operation: str) -> None:
+    value = IMAGE_BYTES if operation == "caption" else "a"
+    assert call(operation, "echo", value).finish_reason == "stop"
+    assert call(operation, "echo", value, max_new_tokens=1).finish_reason == "length"
+
+
+def test_generated_text_of_server_without_finish_reason_has_none() -> None:
+    assert responses.done(common_pb2.Done(text="a")).finish_reason is None
 
 
 def test_translate_list_returns_list(call: Caller, server: EchoServer) -> None:

@@ -106,6 +106,7 @@ class CallContext:
             self.console.file.flush()
         self.console.out("")
         output.print_footer(self.console, stream.result)
+        output.note_truncation([stream.result])
 
     def _print_json(self, content: Any) -> None:
         self.console.file.write(json.dumps(content, ensure_ascii=False) + "\n")
