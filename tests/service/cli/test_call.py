@@ -224,8 +224,8 @@ def test_key_option_and_variable_set_authorization(server: EchoServer, monkeypat
 
 REJECTIONS: dict[str, tuple[Rejection, int, str]] = {
     "input": (invalid_argument("text[0]", "text[0] has [5] characters", "4"), 2, "text[0] has [5] characters"),
-    "key": (Rejection(grpc.StatusCode.UNAUTHENTICATED, "no key"), 2, "no key"),
-    "model": (Rejection(grpc.StatusCode.NOT_FOUND, "?"), 2, "serves no model 'echo'."),
+    "key": (Rejection(grpc.StatusCode.UNAUTHENTICATED, "no key"), 2, "pass one with --key KEY."),
+    "model": (Rejection(grpc.StatusCode.NOT_FOUND, "?"), 2, "serves no model 'echo'; available models: echo."),
     "task": (Rejection(grpc.StatusCode.UNIMPLEMENTED, "echo detects"), 2, "echo detects"),
     "full": (Rejection(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full"), 1, "queue full"),
     "bug": (Rejection(grpc.StatusCode.INTERNAL, "request 1 failed"), 1, "request 1 failed"),
