@@ -114,7 +114,7 @@ class EchoServer:
         await self.receive(request, context)
         results = [
             translation.TranslateResult(
-                hypotheses=_ranked(text, request.decoding.num_return_sequences), sentences=_ranked(text, 1)
+                hypotheses=_ranked(text, request.decoding), sentences=_ranked(text, common.Decoding())
             )
             for text in request.text
         ]
@@ -127,7 +127,7 @@ class EchoServer:
     async def Caption(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self.receive(request, context)
         results = [
-            captioning.CaptionResult(hypotheses=_ranked(f"{request.prompt}{len(image.data)} bytes", 1))
+            captioning.CaptionResult(hypotheses=_ranked(f"{request.prompt}{len(image.data)} bytes", request.decoding))
             for image in request.image
         ]
         return captioning.CaptionResponse(results=results, **COMMON_FIELDS)
@@ -181,7 +181,7 @@ class EchoServer:
 
     async def Generate(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self.receive(request, context)
-        results = [generation.GenerateResult(hypotheses=_ranked(prompt, 1)) for prompt in request.prompt]
+        results = [generation.GenerateResult(hypotheses=_ranked(prompt, request.decoding)) for prompt in request.prompt]
         return generation.GenerateResponse(results=results, **COMMON_FIELDS)
 
     async def GenerateStream(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -224,18 +224,24 @@ class EchoServer:
                 yield event(delta=letter)
             if self.omits_done:
                 return
-            yield event(done=common.Done(text=text, score=-0.5, **COMMON_FIELDS))
+            finish_reason = _finish_reason(request.decoding)
+            yield event(done=common.Done(text=text, score=-0.5, finish_reason=finish_reason, **COMMON_FIELDS))
             self.ended.append("finished")
         except asyncio.CancelledError:
             self.ended.append("cancelled")
             raise
 
 
-def _ranked(text: str, num_return_sequences: int) -> list[common.Hypothesis]:
+def _ranked(text: str, decoding: common.Decoding) -> list[common.Hypothesis]:
+    reason = _finish_reason(decoding)
     return [
-        common.Hypothesis(text=f"{text}!" + "?" * rank, score=-0.25 * (rank + 1))
-        for rank in range(max(1, num_return_sequences))
+        common.Hypothesis(text=f"{text}!" + "?" * rank, score=-0.25 * (rank + 1), finish_reason=reason)
+        for rank in range(max(1, decoding.num_return_sequences))
     ]
+
+
+def _finish_reason(decoding: common.Decoding) -> str:
+    return "length" if decoding.HasField("max_new_tokens") else "stop"
 
 
 _SERVICES = (

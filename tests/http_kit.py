@@ -98,7 +98,7 @@ class FakeHandlers:
             for text in _texts(request)[0].split("/"):
                 await self._fail_or_wait(text)
                 yield response_type(delta=text)
-            yield response_type(done=common_pb2.Done(text="all", score=-0.5))
+            yield response_type(done=common_pb2.Done(text="all", score=-0.5, finish_reason="length"))
 
         return handler
 
@@ -115,7 +115,7 @@ class FakeHandlers:
 
 
 def _result(result_type: Any) -> Any:
-    return result_type(hypotheses=[{"text": "两只猫", "score": -0.25}])
+    return result_type(hypotheses=[{"text": "两只猫", "score": -0.25, "finish_reason": "stop"}])
 
 
 def _texts(request: Any) -> list[str]:

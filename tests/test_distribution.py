@@ -47,9 +47,17 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean environment with the wheel and its dependencies, without extras."""
     folder = tmp_path_factory.mktemp("client") / ".venv"
     venv.create(folder, with_pip=True)
-    constraints = ROOT / "constraints" / "serve-cpu.txt"
-    _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "-c", str(constraints), str(wheel)])
+    _install(folder / "bin/python", str(wheel))
     return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command `headwaiter` of a clean environment with the wheel and the extra `cli`."""
+    folder = tmp_path_factory.mktemp("command") / ".venv"
+    venv.create(folder, with_pip=True)
+    _install(folder / "bin/python", f"{wheel}[cli]")
+    return folder / "bin/headwaiter"
 
 
 def test_wheel_contains_all_of_two_packages_and_nothing_else(wheel: Path) -> None:
@@ -76,7 +84,43 @@ def test_client_installed_alone_next_to_package_called_service_calls_a_server(py
 def test_command_in_client_only_installation_says_what_to_install(python: Path) -> None:
     done = subprocess.run([python.with_name("headwaiter")], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
+    assert "headwaiter[cli]" in done.stderr
     assert "headwaiter[serve,cpu]" in done.stderr
+
+
+def test_call_in_client_installation_with_extra_calls_a_server(command: Path) -> None:
+    assert "Call a served model" in _run([str(command), "call", "--help"])
+    with run_server(EchoServer()) as server:
+        done = _run([str(command), "call", "echo", "translate", "你好", "--address", server.address])
+    assert done == "你好!\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [
+        ("serve serve.yaml", "serve,cpu"),
+        ("export bert", "export,cpu"),
+        ("inspect bert", "export,cpu"),
+        ("menu export", "export,cpu,zoo"),
+        ("zoo", "export,cpu,zoo"),
+    ],
+)
+def test_command_with_missing_dependency_says_what_to_install(command: Path, arguments: str, extras: str) -> None:
+    done = subprocess.run([command, *arguments.split()], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert f"pip install 'headwaiter[{extras}]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_call_command_imports_no_engine() -> None:
+    code = "import sys, headwaiter.cli.call; print(*sys.modules)"
+    modules = set(_run([sys.executable, "-c", code]).split())
+    assert not {"headwaiter.tasks", "headwaiter.engine", "headwaiter.api", "ray", "numpy", "PIL", "pydantic"} & modules
+
+
+def _install(python: Path, requirement: str) -> None:
+    constraints = ROOT / "constraints" / "serve-cpu.txt"
+    _run([str(python), "-m", "pip", "install", "--quiet", "-c", str(constraints), requirement])
 
 
 def _run(command: list[str], cwd: Path | None = None) -> str:

@@ -1,13 +1,17 @@
-"""Links of the documentation resolve, and docs/architecture.md names symbols that exist."""
+"""Links of the documentation resolve, docs/architecture.md names symbols that exist, and docs/api.md's example runs."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.echo_server_kit import EchoServer, run_server
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = ROOT / "docs/architecture.md"
@@ -85,3 +89,15 @@ def test_architecture_symbols_are_defined_in_linked_file(file: str) -> None:
     source = (ARCHITECTURE.parent / file).read_text(encoding="utf-8")
     defined = _defined_symbols(ast.parse(source).body)
     assert [symbol for path, symbol in _symbol_references() if path == file and symbol not in defined] == []
+
+
+def test_api_episode_example_plays_an_episode() -> None:
+    document = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", document, re.MULTILINE | re.DOTALL)
+    with run_server(EchoServer()) as server:
+        program = code.replace("localhost:9000", server.address)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        observations = [request.observation for request in server.requests if request.HasField("observation")]
+    assert (done.returncode, done.stdout) == (0, "5 steps\n"), done.stderr
+    assert server.ended == ["closed"]
+    assert [item.reward for item in observations if item.HasField("reward")] == [1.0] * 4

@@ -20,6 +20,7 @@ from headwaiter.client.errors import (
     Overloaded,
     Unauthenticated,
     Unavailable,
+    WrongAddress,
     WrongTask,
 )
 from headwaiter.client.requests import History, Step
@@ -47,5 +48,6 @@ __all__ = [
     "TextStream",
     "Unauthenticated",
     "Unavailable",
+    "WrongAddress",
     "WrongTask",
 ]

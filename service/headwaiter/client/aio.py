@@ -13,7 +13,7 @@ import grpc.aio
 
 from headwaiter.client import operations
 from headwaiter.client.call import Call, EpisodeCall, StreamCall
-from headwaiter.client.errors import DeadlineExceeded, Unavailable
+from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, NotFound, Unavailable, with_model_names
 from headwaiter.client.methods import client_method
 from headwaiter.client.protocol import METHODS, BaseClient, RpcContext
 from headwaiter.client.requests import ActionLike, Numbers, Step
@@ -91,7 +91,7 @@ class AsyncClient(BaseClient, _Closeable):
             try:
                 reply = await send(call.request, timeout=attempts.next_timeout(), metadata=metadata)
             except grpc.RpcError as error:
-                await asyncio.sleep(attempts.backoff_after(rpc_context.error(error)))
+                await asyncio.sleep(attempts.backoff_after(await self.failure(rpc_context, error)))
             else:
                 attempts.record_success()
                 return call.parse(reply)
@@ -104,6 +104,17 @@ class AsyncClient(BaseClient, _Closeable):
 
     async def close(self) -> None:
         await self._channel.close()
+
+    async def failure(self, rpc_context: RpcContext, error: grpc.RpcError) -> HeadwaiterError:
+        """Convert the error of a call. If the model is unknown, ask once which models exist."""
+        failure = rpc_context.error(error)
+        if not isinstance(failure, NotFound):
+            return failure
+        try:
+            reply = await METHODS["ListModels"].bind(self._channel)(**rpc_context.list_models_arguments())
+        except grpc.RpcError:
+            return failure
+        return with_model_names(failure, [model.name for model in reply.models])
 
     async def events(self, call: StreamCall) -> AsyncGenerator[Any]:
         """Yield the raw events of a streaming call. It is retried only before the first event."""
@@ -119,7 +130,8 @@ class AsyncClient(BaseClient, _Closeable):
                 if not has_ended:
                     raise rpc_context.stream_interrupted()
             except grpc.RpcError as error:
-                await asyncio.sleep(attempts.backoff_after(rpc_context.error(error), has_started=has_started))
+                failure = await self.failure(rpc_context, error)
+                await asyncio.sleep(attempts.backoff_after(failure, has_started=has_started))
             finally:
                 events.cancel()
         attempts.record_success()
@@ -172,7 +184,8 @@ class AsyncEpisode(_Closeable):
                 self._disconnect()
                 status_wait = next(status_waits, 0.0) if _is_status_lost(error) else 0.0
                 if not status_wait:
-                    await asyncio.sleep(attempts.backoff_after(self._rpc_context.error(error)))
+                    failure = await self._client.failure(self._rpc_context, error)
+                    await asyncio.sleep(attempts.backoff_after(failure))
             except (DeadlineExceeded, Unavailable) as error:
                 self._disconnect()
                 await asyncio.sleep(attempts.backoff_after(error))

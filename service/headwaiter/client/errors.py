@@ -12,7 +12,7 @@ An error without such an ErrorInfo came from the network or a proxy and gets a m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,6 +104,12 @@ class Cancelled(HeadwaiterError):
     code = "CANCELLED"
 
 
+class WrongAddress(HeadwaiterError, ConnectionError):
+    """The address speaks HTTP instead of gRPC. Such calls are not retried."""
+
+    code = "UNAVAILABLE"
+
+
 class Unavailable(HeadwaiterError, ConnectionError):
     """The service is unreachable, starting or draining."""
 
@@ -134,6 +140,9 @@ _ERROR_TYPES: dict[str, type[HeadwaiterError]] = {
 
 _PROXY_ERROR = re.compile(r"http2 header with status: 50\d")
 """How gRPC reports an HTTP error of a proxy; HAProxy responds with 500 if its replica closes the connection."""
+_HTTP_ANSWER = re.compile(r"http2 header with status: 40[045]|http1\.x server")
+"""How gRPC reports a server that answers in HTTP: HAProxy in HTTP/2, uvicorn in HTTP/1.1."""
+_HTTP_ANSWER_MESSAGE = "{address} speaks HTTP, not gRPC; the gRPC port is 9000 by default."
 _TOO_LARGE = "larger than max"
 """How gRPC itself rejects a message, which happens at twice the service's limit."""
 _NETWORK_ERROR_MESSAGES = {
@@ -151,6 +160,8 @@ def from_rpc(error: grpc.RpcError, *, address: str, model: str, request_id: str)
     attributes = _parse_details(status.details)
     code, details = error.code().name, error.details() or ""
     from_service = attributes.pop("from_service")
+    if not from_service and _HTTP_ANSWER.search(details):
+        return WrongAddress(_HTTP_ANSWER_MESSAGE.format(address=address), code=code, request_id=request_id)
     if code == "UNKNOWN" and not from_service and _PROXY_ERROR.search(details):
         code = "UNAVAILABLE"
     if code == "RESOURCE_EXHAUSTED" and not from_service and _TOO_LARGE in details:
@@ -159,6 +170,14 @@ def from_rpc(error: grpc.RpcError, *, address: str, model: str, request_id: str)
     message = attributes.pop("message") or template.format(address=address, model=model, details=details) or code
     request_id = trailers.get(_REQUEST_ID, request_id)
     return _ERROR_TYPES.get(code, HeadwaiterError)(message, code=code, request_id=request_id, **attributes)
+
+
+def with_model_names(error: NotFound, names: Sequence[str]) -> NotFound:
+    """Return the error with the names of the models that are served, unless the service has stated them already."""
+    available = f"available models: {', '.join(names) or 'none'}"
+    if available in error.message:
+        return error
+    return NotFound(f"{error.message.removesuffix('.')}; {available}.", request_id=error.request_id)
 
 
 def _parse_details(details: Iterable[Any]) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from headwaiter.client import requests, responses
 from headwaiter.client.call import Call, Decoding, EpisodeCall, Options, StreamCall
 from headwaiter.client.episode_replay import EpisodeReplay
 from headwaiter.client.errors import InvalidInput
-from headwaiter.client.requests import History, ImageLike, Step, as_list, is_batch, set_fields
+from headwaiter.client.protocol import CATALOG
+from headwaiter.client.requests import FileLike, History, ImageLike, Step, TextLike, as_list, is_batch, set_fields
 from headwaiter.client.results import (
     Action,
     ClassificationResult,
@@ -21,8 +23,6 @@ from headwaiter.client.results import (
 )
 from headwaiter.v1 import captioning_pb2, classification_pb2, detection_pb2, generation_pb2, models_pb2, policy_pb2
 from headwaiter.v1 import translation_pb2 as translation
-
-CATALOG = "catalog"
 
 Item = TypeVar("Item")
 Many = list[Item] | tuple[Item, ...]
@@ -65,7 +65,7 @@ def translate(
         "split": split,
         "decoding": parameters,
     }
-    request = set_fields(translation.TranslateRequest(), {"text": as_list(text), **values})
+    request = set_fields(translation.TranslateRequest(text=requests.texts(text, "text")), values)
     return Call(model, "Translate", request, _results(responses.generated_text, many=is_batch(text)), options)
 
 
@@ -86,7 +86,7 @@ def translate_stream(
         "split": split,
         "decoding": parameters,
     }
-    request = set_fields(translation.TranslateStreamRequest(), {"text": text, **values})
+    request = set_fields(translation.TranslateStreamRequest(text=requests.text(text, "text")), values)
     return StreamCall(model, "TranslateStream", request, options)
 
 
@@ -103,7 +103,7 @@ def caption(
 ) -> Call[Any]:
     """Caption an image or a list of images; `prompt` is the beginning of each caption."""
     options, parameters = _split_options(decoding)
-    images = [requests.image(item) for item in as_list(image)]
+    images = requests.images(image)
     request = set_fields(captioning_pb2.CaptionRequest(image=images), {"prompt": prompt, "decoding": parameters})
     return Call(model, "Caption", request, _results(responses.generated_text, many=is_batch(image)), options)
 
@@ -117,6 +117,24 @@ def caption_stream(
     return StreamCall(model, "CaptionStream", set_fields(request, {"prompt": prompt, "decoding": parameters}), options)
 
 
+@overload
+def classify(
+    model: str,
+    input: TextLike | FileLike,
+    *,
+    top_k: int | None = ...,
+    threshold: float | None = ...,
+    **options: Unpack[Options],
+) -> Call[ClassificationResult]: ...
+@overload
+def classify(
+    model: str,
+    input: list[str] | list[TextLike] | list[Path] | list[bytes] | list[FileLike],
+    *,
+    top_k: int | None = ...,
+    threshold: float | None = ...,
+    **options: Unpack[Options],
+) -> Call[list[ClassificationResult]]: ...
 @overload
 def classify(
     model: str,
@@ -155,6 +173,7 @@ def classify(
 ) -> Call[list[ClassificationResult]]: ...
 def classify(
     model: str,
+    input: Any = None,  # noqa: A002
     *,
     text: Any = None,
     image: Any = None,
@@ -162,15 +181,21 @@ def classify(
     threshold: float | None = None,
     **options: Unpack[Options],
 ) -> Call[Any]:
-    """Classify a text, a pair of texts (as a tuple) or an image, or a list of one kind."""
-    if (text is None) == (image is None):
-        raise InvalidInput("either text or image is required, not both", field="text")
-    if image is None:
-        many = isinstance(text, list)  # a tuple is a pair
-        inputs = [requests.text_input(item) for item in (text if many else [text])]
-    else:
-        many = is_batch(image)
-        inputs = [requests.image_input(item) for item in as_list(image)]
+    """Classify a text, a pair of texts (as a tuple) or an image, or a list of them.
+
+    In `input`, a string is a text; a path object, bytes, an open file or a PIL image is an image. `text` and `image`
+    say it explicitly; in `image`, a string is a path.
+    """
+    values = {"input": input, "text": text, "image": image}
+    present = [name for name, value in values.items() if value is not None]
+    if len(present) != 1:
+        raise InvalidInput("exactly one of input, text and image is required", field="input")
+    (name,) = present
+    value = values[name]
+    many = is_batch(value) if name == "image" else isinstance(value, list)  # a tuple of texts is a pair
+    build = {"input": requests.any_input, "text": requests.text_input, "image": requests.image_input}[name]
+    items = value if many else [value]
+    inputs = [build(item, f"{name}[{index}]" if many else name) for index, item in enumerate(items)]
     request = set_fields(classification_pb2.ClassifyRequest(input=inputs), {"top_k": top_k, "threshold": threshold})
     return Call(model, "Classify", request, _results(responses.classification, many=many), options)
 
@@ -202,7 +227,7 @@ def detect(
     **options: Unpack[Options],
 ) -> Call[Any]:
     """Detect objects in an image or a list of images; boxes are in pixels of the image."""
-    images = [requests.image(item) for item in as_list(image)]
+    images = requests.images(image)
     request = set_fields(detection_pb2.DetectRequest(image=images), {"threshold": threshold, "max_boxes": max_boxes})
     return Call(model, "Detect", request, _results(responses.detection, many=is_batch(image)), options)
 
@@ -255,14 +280,16 @@ def generate(model: str, prompt: Many[str], **decoding: Unpack[Decoding]) -> Cal
 def generate(model: str, prompt: str | Many[str], **decoding: Unpack[Decoding]) -> Call[Any]:
     """Continue a prompt or a list of prompts."""
     options, parameters = _split_options(decoding)
-    request = set_fields(generation_pb2.GenerateRequest(), {"prompt": as_list(prompt), "decoding": parameters})
+    prompts = requests.texts(prompt, "prompt")
+    request = set_fields(generation_pb2.GenerateRequest(prompt=prompts), {"decoding": parameters})
     return Call(model, "Generate", request, _results(responses.generated_text, many=is_batch(prompt)), options)
 
 
 def generate_stream(model: str, prompt: str, **decoding: Unpack[Decoding]) -> StreamCall:
     """Continue a prompt and stream the continuation."""
     options, parameters = _split_options(decoding)
-    request = set_fields(generation_pb2.GenerateStreamRequest(), {"prompt": prompt, "decoding": parameters})
+    request = generation_pb2.GenerateStreamRequest(prompt=requests.text(prompt, "prompt"))
+    set_fields(request, {"decoding": parameters})
     return StreamCall(model, "GenerateStream", request, options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
@@ -24,7 +24,9 @@ from headwaiter.v1 import (
     translation_pb2,
 )
 
+CATALOG = "catalog"  # the application that lists the models
 DEFAULT_TIMEOUT = 60.0
+_CATALOG_TIMEOUT_SECONDS = 2.0
 
 CHANNEL_OPTIONS = (
     # The service enforces the message size (`limits.message_mb`).
@@ -106,6 +108,11 @@ class RpcContext:
 
     def error(self, error: grpc.RpcError) -> HeadwaiterError:
         return errors.from_rpc(error, address=self.address, model=self.model, request_id=self.request_id)
+
+    def list_models_arguments(self) -> dict[str, Any]:
+        """Arguments of the call that lists the models; it completes the error about an unknown one."""
+        metadata = replace(self, model=CATALOG).metadata()
+        return {"request": models_pb2.ListModelsRequest(), "timeout": _CATALOG_TIMEOUT_SECONDS, "metadata": metadata}
 
     def deadline_exceeded(self) -> HeadwaiterError:
         message = f"{self.address} did not respond for model {self.model!r} before the deadline."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from headwaiter.client.errors import InvalidInput
@@ -16,6 +17,14 @@ from headwaiter.client.results import Action
 from headwaiter.v1 import classification_pb2, common_pb2, policy_pb2
 
 _DECODING = tuple(field.name for field in common_pb2.Decoding.DESCRIPTOR.fields)
+_EXPECTED = {
+    FieldDescriptor.TYPE_STRING: "a string",
+    FieldDescriptor.TYPE_BOOL: "True or False",
+    FieldDescriptor.TYPE_INT32: "an integer",
+    FieldDescriptor.TYPE_INT64: "an integer",
+    FieldDescriptor.TYPE_FLOAT: "a number",
+    FieldDescriptor.TYPE_DOUBLE: "a number",
+}
 _MODES_WITHOUT_PNG = ("CMYK", "HSV", "LAB", "YCbCr")
 
 
@@ -37,8 +46,16 @@ class SavableImage(Protocol):
     def convert(self, mode: str) -> Any: ...
 
 
-ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | Readable | SavableImage"
-"""A path, the content of an image file, an open file or a PIL image."""
+FileLike: TypeAlias = "os.PathLike[str] | bytes | Readable | SavableImage"
+"""A path object, the content of an image file, an open file or a PIL image."""
+
+_FILE_TYPES = (os.PathLike, bytes, bytearray, memoryview, Readable, SavableImage)
+
+ImageLike: TypeAlias = "str | FileLike"
+"""As FileLike; a string is a path."""
+
+TextLike: TypeAlias = str | tuple[str, str]
+"""A text or a pair of texts."""
 
 Numbers: TypeAlias = Iterable[float]
 """A list, tuple or array of numbers."""
@@ -93,20 +110,56 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if is_batch(value) else [value]
 
 
-def image(source: ImageLike) -> common_pb2.Image:
-    return common_pb2.Image(data=_image_bytes(source))
+def text(value: str, field: str) -> str:
+    """Return the text. Raises InvalidInput if it is no string or not valid Unicode."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field} is {_truncated_repr(value)}; it must be a string", field=field)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        reason = f"{field} is {_truncated_repr(value)}, which cannot be sent: {error}"
+        raise InvalidInput(reason, field=field) from None
+    return value
 
 
-def text_input(text: str | tuple[str, str]) -> classification_pb2.Input:
-    if isinstance(text, str):
-        return set_fields(classification_pb2.Input(), {"text": text})
-    first, second = text
-    pair = set_fields(classification_pb2.TextPair(), {"first": first, "second": second}, "text_pair.")
-    return classification_pb2.Input(text_pair=pair)
+def texts(value: str | Sequence[str], field: str) -> list[str]:
+    """Return a text or several texts as a list. Raises InvalidInput with the index of an invalid one."""
+    if not is_batch(value):
+        return [text(value, field)]  # type: ignore[arg-type]
+    return [text(item, f"{field}[{index}]") for index, item in enumerate(value)]
 
 
-def image_input(source: ImageLike) -> classification_pb2.Input:
-    return classification_pb2.Input(image=image(source))
+def image(source: ImageLike, field: str = "image") -> common_pb2.Image:
+    return common_pb2.Image(data=_image_bytes(source, field))
+
+
+def images(value: ImageLike | Sequence[ImageLike]) -> list[common_pb2.Image]:
+    if not is_batch(value):
+        return [image(value)]  # type: ignore[arg-type]
+    return [image(item, f"image[{index}]") for index, item in enumerate(value)]  # type: ignore[arg-type]
+
+
+def text_input(value: TextLike, field: str) -> classification_pb2.Input:
+    if not isinstance(value, tuple):
+        return classification_pb2.Input(text=text(value, field))
+    if len(value) != 2:
+        raise InvalidInput(f"{field} is a tuple of {len(value)}; a pair of texts has 2, a list is a batch", field=field)
+    first, second = (text(item, f"{field}[{index}]") for index, item in enumerate(value))
+    return classification_pb2.Input(text_pair=classification_pb2.TextPair(first=first, second=second))
+
+
+def image_input(source: ImageLike, field: str) -> classification_pb2.Input:
+    return classification_pb2.Input(image=image(source, field))
+
+
+def any_input(value: TextLike | FileLike, field: str) -> classification_pb2.Input:
+    """A string is a text and a tuple a pair of texts; everything else is an image."""
+    if isinstance(value, str | tuple):
+        return text_input(value, field)
+    if isinstance(value, _FILE_TYPES):
+        return image_input(value, field)
+    expected = "a string, a pair of strings, a path object, bytes, an open file or a PIL image"
+    raise InvalidInput(f"{field} is {_truncated_repr(value)}; it must be {expected}", field=field)
 
 
 def history(value: History) -> policy_pb2.History:
@@ -150,7 +203,10 @@ def _set_field(message: Message, name: str, value: Any, field: str) -> None:
     except (TypeError, ValueError) as error:
         if hasattr(target, "extend"):
             field, value = _find_invalid_value(type(message)(), name, value, field)
-        raise InvalidInput(f"{field} is {_truncated_repr(value)}, which cannot be sent: {error}", field=field) from None
+        expected = _EXPECTED.get(message.DESCRIPTOR.fields_by_name[name].type)
+        is_type_known = expected is not None and isinstance(error, TypeError)
+        reason = f"; it must be {expected}" if is_type_known else f", which cannot be sent: {error}"
+        raise InvalidInput(f"{field} is {_truncated_repr(value)}{reason}", field=field) from None
 
 
 def _find_invalid_value(empty: Message, name: str, values: Any, field: str) -> tuple[str, Any]:
@@ -168,7 +224,7 @@ def _truncated_repr(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _image_bytes(source: ImageLike) -> bytes:
+def _image_bytes(source: ImageLike, field: str) -> bytes:
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
     if isinstance(source, str | os.PathLike):
@@ -177,8 +233,8 @@ def _image_bytes(source: ImageLike) -> bytes:
         return _encode_png(source)
     if isinstance(source, Readable):
         return source.read()
-    kind = type(source).__name__
-    raise InvalidInput(f"image is a {kind}; pass a path, bytes, an open file or a PIL image", field="image")
+    reason = f"{field} is {_truncated_repr(source)}; it must be a path, bytes, an open file or a PIL image"
+    raise InvalidInput(reason, field=field)
 
 
 def _encode_png(source: SavableImage) -> bytes:

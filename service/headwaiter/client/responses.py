@@ -11,6 +11,7 @@ from headwaiter.client.results import (
     ClassificationResult,
     Description,
     DetectionResult,
+    FinishReason,
     GeneratedImages,
     GeneratedText,
     Hypothesis,
@@ -22,6 +23,8 @@ from headwaiter.client.results import (
     Usage,
 )
 from headwaiter.v1 import common_pb2, models_pb2, policy_pb2
+
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class CommonFields(TypedDict):
@@ -46,7 +49,7 @@ def generated_text(result: Any, common: CommonFields) -> GeneratedText:
 
 
 def done(event: common_pb2.Done) -> GeneratedText:
-    return GeneratedText(hypotheses=(Hypothesis(event.text, event.score),), **common_fields(event))
+    return GeneratedText(hypotheses=(_hypothesis(event),), **common_fields(event))
 
 
 def classification(result: Any, common: CommonFields) -> ClassificationResult:
@@ -103,4 +106,8 @@ def description(reply: models_pb2.DescribeResponse) -> Description:
 
 
 def _hypotheses(messages: Sequence[common_pb2.Hypothesis]) -> tuple[Hypothesis, ...]:
-    return tuple(Hypothesis(message.text, message.score) for message in messages)
+    return tuple(map(_hypothesis, messages))
+
+
+def _hypothesis(message: common_pb2.Hypothesis | common_pb2.Done) -> Hypothesis:
+    return Hypothesis(message.text, message.score, _FINISH_REASONS.get(message.finish_reason))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+FinishReason: TypeAlias = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,19 @@ class BaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
+    """A generated text. `finish_reason` is "stop" if the model ended it, "length" if it was cut off by a limit.
+
+    It is None if the server is too old to report it.
+    """
+
     text: str
     score: float
+    finish_reason: FinishReason | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedText(BaseResult):
-    """Generated texts for one input, best first. `text` and `score` are those of the best hypothesis."""
+    """Generated texts for one input, best first. `text`, `score` and `finish_reason` are those of the best one."""
 
     hypotheses: tuple[Hypothesis, ...]
     sentences: tuple[Hypothesis, ...] = ()  # set by translations that were split into sentences
@@ -55,6 +64,10 @@ class GeneratedText(BaseResult):
     @property
     def score(self) -> float:
         return self.hypotheses[0].score
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.hypotheses[0].finish_reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import grpc
 
 from headwaiter.client import operations
 from headwaiter.client.call import Call, EpisodeCall, StreamCall
-from headwaiter.client.errors import DeadlineExceeded, Unavailable
+from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, NotFound, Unavailable, with_model_names
 from headwaiter.client.methods import client_method
 from headwaiter.client.protocol import METHODS, BaseClient, RpcContext
 from headwaiter.client.requests import ActionLike, Numbers, Step
@@ -88,7 +88,7 @@ class Client(BaseClient, _Closeable):
             try:
                 reply = send(call.request, timeout=attempts.next_timeout(), metadata=metadata)
             except grpc.RpcError as error:
-                time.sleep(attempts.backoff_after(rpc_context.error(error)))
+                time.sleep(attempts.backoff_after(self.failure(rpc_context, error)))
             else:
                 attempts.record_success()
                 return call.parse(reply)
@@ -101,6 +101,17 @@ class Client(BaseClient, _Closeable):
 
     def close(self) -> None:
         self._channel.close()
+
+    def failure(self, rpc_context: RpcContext, error: grpc.RpcError) -> HeadwaiterError:
+        """Convert the error of a call. If the model is unknown, ask once which models exist."""
+        failure = rpc_context.error(error)
+        if not isinstance(failure, NotFound):
+            return failure
+        try:
+            reply = METHODS["ListModels"].bind(self._channel)(**rpc_context.list_models_arguments())
+        except grpc.RpcError:
+            return failure
+        return with_model_names(failure, [model.name for model in reply.models])
 
     def events(self, call: StreamCall) -> Generator[Any]:
         """Yield the raw events of a streaming call. It is retried only before the first event."""
@@ -116,7 +127,7 @@ class Client(BaseClient, _Closeable):
                 if not has_ended:
                     raise rpc_context.stream_interrupted()
             except grpc.RpcError as error:
-                time.sleep(attempts.backoff_after(rpc_context.error(error), has_started=has_started))
+                time.sleep(attempts.backoff_after(self.failure(rpc_context, error), has_started=has_started))
             finally:
                 events.cancel()
         attempts.record_success()
@@ -165,7 +176,7 @@ class Episode(_Closeable):
                 reply = self._exchange(attempts.next_timeout())
             except grpc.RpcError as error:
                 self._disconnect()
-                time.sleep(attempts.backoff_after(self._rpc_context.error(error)))
+                time.sleep(attempts.backoff_after(self._client.failure(self._rpc_context, error)))
             except (DeadlineExceeded, Unavailable) as error:
                 self._disconnect()
                 time.sleep(attempts.backoff_after(error))

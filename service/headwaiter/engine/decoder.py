@@ -10,12 +10,19 @@ from itertools import islice
 
 import numpy as np
 
-from headwaiter.engine.beam import BeamSearch, Hypothesis
+from headwaiter.engine.beam import BeamSearch
 from headwaiter.engine.decoder_runner import DecoderRunner
 from headwaiter.engine.job_queue import JobQueue
 from headwaiter.engine.kv_cache import group_by_length
 from headwaiter.engine.scheduler import Scheduler
-from headwaiter.engine.sequence import ActiveSequence, DecodeJob, DecodingResult, SingleSearch, find_candidates
+from headwaiter.engine.sequence import (
+    ActiveSequence,
+    DecodeJob,
+    DecodingResult,
+    SingleSearch,
+    find_candidates,
+    finish_sequence,
+)
 from headwaiter.engine.session import Arrays, Session
 from headwaiter.engine.worker import Engine, Worker
 from headwaiter.engine.worker_pool import WorkerPool
@@ -240,7 +247,7 @@ class Decoder(Worker[DecodeJob]):
     def _finish(self, job: DecodeJob) -> None:
         now = time.monotonic()
         best = job.search.best(job.params.num_return_sequences)
-        hypotheses = tuple(Hypothesis(_strip_eos(h.tokens, job.params.eos_token_ids), h.score) for h in best)
+        hypotheses = tuple(finish_sequence(hypothesis, job.params) for hypothesis in best)
         output_tokens = sum(len(h.tokens) for h in best)
         self._expected_steps = _EWMA_DECAY * self._expected_steps + (1 - _EWMA_DECAY) * (output_tokens / len(best))
         self.counters.finished += 1
@@ -280,7 +287,3 @@ def open_decoder(session: Session, *, slots: int, max_length: int) -> Engine[Dec
     session.open_reduced_sessions(workers)
     slot_counts = [slots // workers + (index < slots % workers) for index in range(workers)]
     return WorkerPool(session, [partial(Decoder, session, slots=count, max_length=max_length) for count in slot_counts])
-
-
-def _strip_eos(tokens: tuple[int, ...], eos_token_ids: frozenset[int]) -> tuple[int, ...]:
-    return tokens[:-1] if tokens and tokens[-1] in eos_token_ids else tokens

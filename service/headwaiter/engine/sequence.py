@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from headwaiter.engine.sampling import (
     sample_token,
 )
 from headwaiter.engine.session import Arrays
+
+FinishReason: TypeAlias = Literal["stop", "length"]
 
 _MAX_TOP_K = 64  # a larger top_k samples from the logits of the whole vocabulary
 
@@ -51,10 +54,22 @@ class DecodingParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodingResult:
-    """Hypotheses, best first, without end-of-sequence tokens."""
+class FinishedSequence:
+    """A hypothesis without its end-of-sequence token, and why it ended.
 
-    hypotheses: tuple[Hypothesis, ...]
+    `finish_reason` is "stop" if the model ended the sequence, "length" if the token limit did.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingResult:
+    """Hypotheses, best first."""
+
+    hypotheses: tuple[FinishedSequence, ...]
     input_tokens: int
     output_tokens: int
     queue_seconds: float
@@ -126,6 +141,15 @@ class SingleSearch:
 
     def best(self, _count: int) -> list[Hypothesis]:
         return [Hypothesis(tuple(self.tokens), self.score / len(self.tokens) ** self.params.length_penalty)]
+
+
+def finish_sequence(hypothesis: Hypothesis, params: DecodingParameters) -> FinishedSequence:
+    """Strip the end-of-sequence token. One that was forced by `max_new_tokens` does not make the reason "stop"."""
+    tokens = hypothesis.tokens
+    if not tokens or tokens[-1] not in params.eos_token_ids:
+        return FinishedSequence(tokens, hypothesis.score, "length")
+    was_forced = params.forced_eos_token_id is not None and len(tokens) >= params.max_new_tokens
+    return FinishedSequence(tokens[:-1], hypothesis.score, "length" if was_forced else "stop")
 
 
 def find_candidates(

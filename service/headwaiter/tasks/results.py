@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from headwaiter.engine.sequence import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,16 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
+    """A generated text. `finish_reason` is "stop" if the model ended it, "length" if it was cut off by a limit."""
+
     text: str
     score: float
+    finish_reason: FinishReason
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """The hypotheses for one input, best first. `text` and `score` are those of the best hypothesis."""
+    """The hypotheses for one input, best first. `text`, `score` and `finish_reason` are those of the best one."""
 
     hypotheses: tuple[Hypothesis, ...]
     usage: Usage
@@ -45,3 +51,12 @@ class GeneratedText:
     @property
     def score(self) -> float:
         return self.hypotheses[0].score
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.hypotheses[0].finish_reason
+
+
+def combine_finish_reasons(reasons: Iterable[FinishReason]) -> FinishReason:
+    """Return the reason of a text of several sequences: "length" if any of them was cut off."""
+    return "length" if "length" in reasons else "stop"

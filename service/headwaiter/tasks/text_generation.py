@@ -17,7 +17,7 @@ from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package, padded_length
 from headwaiter.tasks.decoding import DecodingLimits, DecodingOptions, resolve
 from headwaiter.tasks.errors import InputError
-from headwaiter.tasks.results import GeneratedText, Hypothesis, Timing, Usage
+from headwaiter.tasks.results import GeneratedText, Hypothesis, Timing, Usage, combine_finish_reasons
 from headwaiter.tasks.streaming import IncrementalDetokenizer
 from headwaiter.tasks.text import Tokenizer
 
@@ -96,7 +96,8 @@ class TextGenerationTask:
         hypotheses = chain.from_iterable(result.hypotheses for result in results)
         best_first = sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
         return tuple(
-            Hypothesis(self.tokenizer.decode(hypothesis.tokens), hypothesis.score) for hypothesis in best_first
+            Hypothesis(self.tokenizer.decode(hypothesis.tokens), hypothesis.score, hypothesis.finish_reason)
+            for hypothesis in best_first
         )
 
     @staticmethod
@@ -205,9 +206,11 @@ class GeneratedTextStream:
     def result(self) -> GeneratedText:
         results = [future.result() for future in self._futures]
         usage, timing = self._task.usage_and_timing(results, 0.0)
-        scores = [result.hypotheses[0].score for result in results]
-        score = sum(scores) / len(scores) if scores else 0.0
-        return GeneratedText((Hypothesis(self._layout(self._texts, complete=True), score),), usage, timing)
+        best = [result.hypotheses[0] for result in results]
+        score = sum(sequence.score for sequence in best) / len(best) if best else 0.0
+        finish_reason = combine_finish_reasons(sequence.finish_reason for sequence in best)
+        text = self._layout(self._texts, complete=True)
+        return GeneratedText((Hypothesis(text, score, finish_reason),), usage, timing)
 
     def _on_event(self, index: int, token: int | None) -> str:
         if token is not None:

@@ -16,7 +16,7 @@ from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import check_length
-from headwaiter.tasks.results import GeneratedText, Hypothesis
+from headwaiter.tasks.results import GeneratedText, Hypothesis, combine_finish_reasons
 from headwaiter.tasks.sentences import Piece, join, split_to_fit
 from headwaiter.tasks.text_generation import (
     DecoderInput,
@@ -92,7 +92,9 @@ class Translation(TextGenerationTask):
         for rank in range(max(map(len, sentences), default=1)):
             selected = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in sentences]
             score = sum(hypothesis.score for hypothesis in selected) / len(selected) if selected else 0.0
-            joined.append(Hypothesis(join(pieces, [hypothesis.text for hypothesis in selected]), score))
+            finish_reason = combine_finish_reasons(hypothesis.finish_reason for hypothesis in selected)
+            text = join(pieces, [hypothesis.text for hypothesis in selected])
+            joined.append(Hypothesis(text, score, finish_reason))
         usage, timing = self.usage_and_timing(list(chain.from_iterable(results)), preprocessing_seconds)
         best = tuple(hypotheses[0] for hypotheses in sentences)
         return GeneratedText(tuple(joined), usage, timing, sentences=best)

@@ -68,23 +68,27 @@ class Timing(_message.Message):
     def __init__(self, queue_ms: _Optional[float] = ..., prepare_ms: _Optional[float] = ..., run_ms: _Optional[float] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
-    __slots__ = ("text", "score")
+    __slots__ = ("text", "score", "finish_reason")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     text: str
     score: float
-    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
+    finish_reason: str
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., finish_reason: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("text", "score", "model", "usage", "timing")
+    __slots__ = ("text", "score", "model", "usage", "timing", "finish_reason")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     text: str
     score: float
     model: Model
     usage: Usage
     timing: Timing
-    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ...) -> None: ...
+    finish_reason: str
+    def __init__(self, text: _Optional[str] = ..., score: _Optional[float] = ..., model: _Optional[_Union[Model, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., finish_reason: _Optional[str] = ...) -> None: ...

@@ -42,6 +42,7 @@ async def test_translate_returns_in_process_result(packages: Packages) -> None:
         assert [[hypothesis.text for hypothesis in result.hypotheses] for result in response.results] == [
             [hypothesis.text for hypothesis in generated.hypotheses] for generated in expected
         ]
+        assert [result.hypotheses[0].finish_reason for result in response.results] == ["length", "stop"]
         assert [sentence.score for sentence in response.results[0].sentences] == pytest.approx(
             [sentence.score for sentence in expected[0].sentences]
         )
@@ -85,6 +86,7 @@ async def test_stream_sends_deltas_then_done(
         done = events[-1].done
         assert "".join(event.delta for event in events[:-1]) == done.text
         assert done.usage.output_tokens > 0
+        assert done.finish_reason == "length"
         assert done.model.name == kind
         assert model_server.metrics.codes == {(method, "OK"): 1}
 

@@ -61,7 +61,9 @@ def always_successful() -> Iterator[str]:
 def test_response_uses_proto_field_names_and_includes_defaults(address: str, fake_handlers: FakeHandlers) -> None:
     response = post(f"{address}/translate", json={"text": "two cats"})
     assert response.status_code == 200
-    assert response.json() == {"results": [{"hypotheses": [{"text": "两只猫", "score": -0.25}], "sentences": []}]}
+    assert response.json() == {
+        "results": [{"hypotheses": [{"text": "两只猫", "score": -0.25, "finish_reason": "stop"}], "sentences": []}]
+    }
     assert "两只猫" in response.text
     assert fake_handlers.counts.codes["Translate", "OK"]
     response = post(f"{address}/act", json={"history": {"steps": []}})

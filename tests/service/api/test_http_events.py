@@ -13,7 +13,7 @@ from headwaiter.api.http.model import build_app
 from tests.http_kit import FakeHandlers, error_of, events_of, http_server, post
 
 EVENTS = {"accept": "text/event-stream"}
-DONE = ("done", {"text": "all", "score": -0.5})
+DONE = ("done", {"text": "all", "score": -0.5, "finish_reason": "length"})
 
 
 @pytest.fixture

@@ -78,12 +78,14 @@ def test_openapi_examples_are_accepted_and_responses_match_schema(serve: Serve, 
 def test_stream_deltas_concatenate_to_unary_result(serve: Serve, kind: str, path: str) -> None:
     address = serve(kind)
     operation = get(f"{address}/openapi.json").json()["paths"][path]["post"]
-    body = operation["requestBody"]["content"]["application/json"]["example"] | {"decoding": {"num_beams": 1}}
+    body = operation["requestBody"]["content"]["application/json"]["example"]
+    body["decoding"] = {"num_beams": 1, "max_new_tokens": 2}
     unary = post(address + path, json=body).json()["results"][0]["hypotheses"][0]
     *deltas, (last_event, done) = events_of(post(address + path, json=body, headers={"accept": "text/event-stream"}))
     assert last_event == "done"
     assert "".join(data["delta"] for _, data in deltas) == done["text"] == unary["text"]
     assert done["usage"]["output_tokens"] > 0
+    assert done["finish_reason"] == unary["finish_reason"] == "length"
 
 
 def test_classify_form_upload_equals_in_process_result(serve: Serve, packages: Packages) -> None:

@@ -103,7 +103,10 @@ def test_translate_options_set_request_fields(server: EchoServer) -> None:
 def test_json_output_uses_protocol_field_names() -> None:
     assert _json("translate", "你好") == {
         "results": [
-            {"hypotheses": [{"text": "你好!", "score": -0.25}], "sentences": [{"text": "你好!", "score": -0.25}]}
+            {
+                "hypotheses": [{"text": "你好!", "score": -0.25, "finish_reason": "stop"}],
+                "sentences": [{"text": "你好!", "score": -0.25, "finish_reason": "stop"}],
+            }
         ],
         **COMMON_FIELDS,
     }
@@ -129,11 +132,30 @@ def test_stream_option_prints_text_and_events(server: EchoServer) -> None:
     assert _run("translate", "abc", "--stream").stdout == "ABC\n"
     assert _run("generate", "[b]", "--stream", "--num-beams", 1).stdout == "[b]\n"
     events = [json.loads(line) for line in _run("translate", "ab", "--stream", "--json").stdout.splitlines()]
-    assert events == [{"delta": "A"}, {"delta": "B"}, {"done": {"text": "AB", "score": -0.5, **COMMON_FIELDS}}]
+    done = {"text": "AB", "score": -0.5, "finish_reason": "stop", **COMMON_FIELDS}
+    assert events == [{"delta": "A"}, {"delta": "B"}, {"done": done}]
     failed = _run("translate", "a", "b", "--stream")
     assert failed.exit_code == 2
     assert "text has 2 values; --stream takes 1" in failed.stderr
     assert len(server.requests) == 3
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (["translate", "a", "--max-new-tokens", 3], "The text was cut off at the token limit"),
+        (["translate", "a", "--max-new-tokens", 3, "--stream"], "The text was cut off at the token limit"),
+        (["generate", "a", "b", "--max-new-tokens", 3], "2 of 2 texts were cut off at the token limit"),
+        (["generate", "a"], ""),
+        (["generate", "a", "--max-new-tokens", 3, "--json"], ""),
+    ],
+)
+def test_text_cut_off_is_noted_on_standard_error(arguments: list[object], note: str) -> None:
+    result = _run(*arguments)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(note) if note else not result.stderr
+    assert "cut off" not in result.stdout
 
 
 def test_caption_image_files_prints_captions(server: EchoServer, image_file: Path) -> None:
@@ -202,8 +224,8 @@ def test_key_option_and_variable_set_authorization(server: EchoServer, monkeypat
 
 REJECTIONS: dict[str, tuple[Rejection, int, str]] = {
     "input": (invalid_argument("text[0]", "text[0] has [5] characters", "4"), 2, "text[0] has [5] characters"),
-    "key": (Rejection(grpc.StatusCode.UNAUTHENTICATED, "no key"), 2, "no key"),
-    "model": (Rejection(grpc.StatusCode.NOT_FOUND, "?"), 2, "serves no model 'echo'."),
+    "key": (Rejection(grpc.StatusCode.UNAUTHENTICATED, "no key"), 2, "pass one with --key KEY."),
+    "model": (Rejection(grpc.StatusCode.NOT_FOUND, "?"), 2, "serves no model 'echo'; available models: echo."),
     "task": (Rejection(grpc.StatusCode.UNIMPLEMENTED, "echo detects"), 2, "echo detects"),
     "full": (Rejection(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full"), 1, "queue full"),
     "bug": (Rejection(grpc.StatusCode.INTERNAL, "request 1 failed"), 1, "request 1 failed"),

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from PIL import Image
 
 from headwaiter.client import (
@@ -31,18 +32,22 @@ from headwaiter.client import (
     Step,
     Unauthenticated,
     Unavailable,
+    WrongAddress,
     WrongTask,
+    responses,
 )
 from headwaiter.client.results import Box, Hypothesis, Label, Model, ModelSummary, Timing, Usage
+from headwaiter.v1 import common_pb2
 from tests.echo_server_kit import EchoServer, Rejection, invalid_argument
+from tests.http_kit import http_server
 from tests.service.client.conftest import IMAGE_BYTES, Caller
 
 
 def test_translate_single_text_returns_result(call: Caller, server: EchoServer) -> None:
     result = call("translate", "zh-en", "你好", num_return_sequences=2, num_beams=2, target_language="en", split=False)
     assert (result.text, result.score) == ("你好!", -0.25)
-    assert result.hypotheses == (Hypothesis("你好!", -0.25), Hypothesis("你好!?", -0.5))
-    assert result.sentences == (Hypothesis("你好!", -0.25),)
+    assert result.hypotheses == (Hypothesis("你好!", -0.25, "stop"), Hypothesis("你好!?", -0.5, "stop"))
+    assert result.sentences == (Hypothesis("你好!", -0.25, "stop"),)
     assert (result.model, result.usage, result.timing) == (Model("echo", "3"), Usage(5, 7, 1), Timing(0.5, 1.5, 2.5))
     (request,) = server.requests
     assert list(request.text) == ["你好"]
@@ -50,6 +55,17 @@ def test_translate_single_text_returns_result(call: Caller, server: EchoServer) 
     assert (request.target_language, request.split) == ("en", False)
     assert request.HasField("split")
     assert not request.HasField("source_language")
+
+
+@pytest.mark.parametrize("operation", ["translate", "generate", "caption"])
+def test_generated_text_cut_off_has_finish_reason_length(call: Caller, operation: str) -> None:
+    value = IMAGE_BYTES if operation == "caption" else "a"
+    assert call(operation, "echo", value).finish_reason == "stop"
+    assert call(operation, "echo", value, max_new_tokens=1).finish_reason == "length"
+
+
+def test_generated_text_of_server_without_finish_reason_has_none() -> None:
+    assert responses.done(common_pb2.Done(text="a")).finish_reason is None
 
 
 def test_translate_list_returns_list(call: Caller, server: EchoServer) -> None:
@@ -70,10 +86,26 @@ def test_image_every_source_type_is_sent(call: Caller, server: EchoServer, tmp_p
     *unchanged, png = [image.data for image in server.requests[0].image]
     assert unchanged == [content] * 4
     assert Image.open(io.BytesIO(png)).size == (4, 3)
-    with pytest.raises(InvalidInput, match="image is a float"):
+    with pytest.raises(InvalidInput, match=r"image is 1.5; it must be a path"):
         call("detect", "echo", 1.5)
     with pytest.raises(FileNotFoundError):
         call("detect", "echo", tmp_path / "missing.png")
+
+
+def test_classify_positional_input_is_text_pair_or_image(call: Caller, tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    Image.new("RGB", (4, 3), "red").save(path)
+    kinds = {
+        "a bird": "text",
+        str(path): "text",
+        ("a", "b"): "text_pair",
+        path: "image",
+        path.read_bytes(): "image",
+    }
+    for value, kind in kinds.items():
+        assert call("classify", "echo", value).labels[0].name == kind
+    results = call("classify", "echo", [*kinds, io.BytesIO(b"x"), Image.open(path)])
+    assert [result.labels[0].name for result in results] == [*kinds.values(), "image", "image"]
 
 
 def test_classify_texts_pairs_and_images_return_labels(call: Caller, server: EchoServer) -> None:
@@ -85,10 +117,10 @@ def test_classify_texts_pairs_and_images_return_labels(call: Caller, server: Ech
     assert server.requests[1].top_k == 2
     assert server.requests[2].HasField("threshold")
     assert (server.requests[2].input[1].text_pair.first, server.requests[2].input[1].text_pair.second) == ("b", "c")
-    for inputs in ({}, {"text": "a", "image": IMAGE_BYTES}):
-        with pytest.raises(InvalidInput, match="either text or image") as caught:
+    for inputs in ({}, {"text": "a", "image": IMAGE_BYTES}, {"text": "a", "input": "a"}):
+        with pytest.raises(InvalidInput, match="exactly one of input, text and image is required") as caught:
             call("classify", "echo", **inputs)
-        assert caught.value.field == "text"
+        assert caught.value.field == "input"
 
 
 def test_detect_returns_boxes(call: Caller, server: EchoServer) -> None:
@@ -133,10 +165,11 @@ def test_metadata_contains_model_key_and_request_id(call: Caller, server: EchoSe
 
 
 INVALID_VALUES: dict[str, tuple[dict[str, Any], str]] = {
-    "decoding.num_beams": ({"num_beams": "4"}, "decoding.num_beams is '4', which cannot be sent"),
+    "decoding.num_beams": ({"num_beams": "4"}, "decoding.num_beams is '4'; it must be an integer"),
     "decoding.top_k": ({"top_k": 2**40}, "decoding.top_k is 1099511627776"),
     "text[1]": ({"text": ["a", "b\ud800"]}, "text[1] is 'b\\ud800'"),
-    "text[0]": ({"text": [None]}, "text[0] is None"),
+    "text[0]": ({"text": [None]}, "text[0] is None; it must be a string"),
+    "text": ({"text": 5}, "text is 5; it must be a string"),
     "model": ({"model": "模型"}, "model has characters"),
     "request_id": ({"request_id": "a\nb"}, "request_id has characters"),
 }
@@ -150,6 +183,20 @@ def test_request_invalid_value_raises_before_sending(call: Caller, server: EchoS
     assert message in str(caught.value)
     assert (caught.value.field, caught.value.code) == (field, "INVALID_ARGUMENT")
     assert server.requests == []
+
+
+@pytest.mark.parametrize("operation", ["translate", "classify", "generate", "caption", "detect"])
+@pytest.mark.parametrize("value", [5, [None]])
+def test_input_of_wrong_type_is_named_with_what_it_must_be(call: Caller, operation: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^(text|prompt|image|input)(\[0\])? is (5|None); it must be ") as caught:
+        call(operation, "echo", value)
+    assert str(caught.value).startswith(f"{caught.value.field} is ")
+
+
+@pytest.mark.parametrize("operation", ["translate_stream", "generate_stream"])
+def test_stream_input_none_raises_before_sending(operation: str) -> None:
+    with Client("localhost:1") as client, pytest.raises(InvalidInput, match="is None; it must be a string"):
+        getattr(client, operation)("echo", None)
 
 
 def test_decoding_unknown_parameter_raises_type_error(call: Caller) -> None:
@@ -178,10 +225,34 @@ def test_error_type_and_message_follow_status_code(call: Caller, server: EchoSer
     assert type(caught.value) is ERROR_TYPES[code]
     assert (caught.value.code, caught.value.request_id) == (code, "mine")
     assert caught.value.message == {
-        "NOT_FOUND": f"{server.address} serves no model 'zh-en'.",
+        "NOT_FOUND": f"{server.address} serves no model 'zh-en'; available models: echo.",
         "DEADLINE_EXCEEDED": f"{server.address} did not respond for model 'zh-en' before the deadline.",
         "UNAVAILABLE": f"{server.address} is unavailable: server details",
     }.get(code, "server details")
+
+
+def test_model_not_found_and_catalog_unreachable_keeps_error(call: Caller, server: EchoServer) -> None:
+    server.rejections.extend([Rejection(grpc.StatusCode.NOT_FOUND, "?"), Rejection(grpc.StatusCode.UNAVAILABLE, "?")])
+    with pytest.raises(NotFound) as caught:
+        call("translate", "zh-en", "a", client_options={"retries": NO_RETRIES, "key": "secret"})
+    assert caught.value.message == f"{server.address} serves no model 'zh-en'."
+    asked = server.metadata[-1]
+    assert (asked["application"], asked["authorization"]) == ("catalog", "Bearer secret")
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+def test_address_that_answers_http2_status_raises_wrong_address(call: Caller, server: EchoServer, status: int) -> None:
+    server.rejections.append(Rejection(grpc.StatusCode.UNIMPLEMENTED, f"Received http2 header with status: {status}"))
+    with pytest.raises(WrongAddress, match="speaks HTTP, not gRPC; the gRPC port is 9000 by default"):
+        call("translate", "zh-en", "a")
+    assert len(server.requests) == 1
+
+
+def test_http_port_as_address_raises_wrong_address_at_once() -> None:
+    with http_server(FastAPI(), prefix="") as url:
+        address = url.removeprefix("http://")
+        with Client(address) as client, pytest.raises(WrongAddress, match=f"{address} speaks HTTP, not gRPC"):
+            client.translate("echo", "a")
 
 
 def test_error_details_set_field_limit_and_request_id(call: Caller, server: EchoServer) -> None:

@@ -24,6 +24,8 @@ def test_stream_yields_chunks_and_result(stream_text: StreamRunner, server: Echo
     assert chunks == expected
     assert (result.text, result.score, result.usage) == ("".join(expected), -0.5, Usage(5, 7, 1))
     assert server.requests[0].decoding.num_beams == 1
+    assert result.finish_reason == "stop"
+    assert stream_text(operation, *args, max_new_tokens=9)[1].finish_reason == "length"
 
 
 def test_stream_failure_before_first_event_retries(stream_text: StreamRunner, server: EchoServer) -> None:

@@ -21,6 +21,7 @@ from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import InputError
 from headwaiter.tasks.images import prepare
 from headwaiter.tasks.model import CaptioningModel, GenerationModel, TranslationModel, load_model
+from headwaiter.tasks.results import combine_finish_reasons
 from tests.conftest import Packages
 
 SENTENCES = ["The kitchen is open.", "今天天气很好。", "Où est la gare ?", "We close at ten!", "Noch ein Satz."]
@@ -74,6 +75,7 @@ def test_translate_without_sentences_returns_text(translator: TranslationModel, 
     (result,) = translator.translate(text)
     assert result.text == text
     assert result.usage.output_tokens == 0
+    assert result.finish_reason == "stop"
 
 
 def test_translate_batch_keeps_order_of_texts(translator: TranslationModel) -> None:
@@ -87,6 +89,16 @@ def test_translate_stream_equals_translate(translator: TranslationModel, text: s
     pieces = list(translator.translate_stream(text, **decoding))
     assert "".join(pieces) == translator.translate(text, **decoding)[0].text
     assert all(pieces)
+
+
+def test_translate_one_sentence_cut_off_finishes_with_length(translator: TranslationModel) -> None:
+    (result,) = translator.translate(TEXT, max_new_tokens=2, num_beams=1)
+    stream: Any = translator.translate_stream(TEXT, max_new_tokens=2, num_beams=1)
+    assert list(stream)
+    assert {sentence.finish_reason for sentence in result.sentences} >= {"length"}
+    assert result.finish_reason == stream.result().finish_reason == "length"
+    assert combine_finish_reasons(["stop", "length", "stop"]) == "length"
+    assert combine_finish_reasons(["stop", "stop"]) == "stop"
 
 
 def test_translate_stream_cancelled_frees_slots(translator: TranslationModel) -> None:

@@ -23,7 +23,10 @@ def parse_decoding(message: common_pb2.Decoding) -> DecodingOptions:
 
 
 def hypothesis_messages(hypotheses: Iterable[Hypothesis]) -> list[common_pb2.Hypothesis]:
-    return [common_pb2.Hypothesis(text=hypothesis.text, score=hypothesis.score) for hypothesis in hypotheses]
+    return [
+        common_pb2.Hypothesis(text=hypothesis.text, score=hypothesis.score, finish_reason=hypothesis.finish_reason)
+        for hypothesis in hypotheses
+    ]
 
 
 async def stream_text(
@@ -46,8 +49,8 @@ async def stream_text(
     finally:
         stream.cancel()
     context.usage, context.timing = generated.usage, generated.timing
-    done = attach_usage(executor, context, common_pb2.Done(text=generated.text, score=generated.score))
-    yield response(done=done)
+    done = common_pb2.Done(text=generated.text, score=generated.score, finish_reason=generated.finish_reason)
+    yield response(done=attach_usage(executor, context, done))
 
 
 def _record_token_latency(executor: RequestExecutor, context: RequestContext, last_token_at: float | None) -> float:

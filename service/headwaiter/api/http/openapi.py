@@ -52,7 +52,8 @@ _TIMEOUT = {
     "schema": {"type": "integer", "minimum": 1, "maximum": 10**9 - 1},
 }
 _STREAM_EXAMPLE = (
-    'event: delta\ndata: {"delta":"…"}\n\nevent: done\ndata: {"text":"…","score":-0.5,"usage":{},"timing":{}}\n\n'
+    'event: delta\ndata: {"delta":"…"}\n\n'
+    'event: done\ndata: {"text":"…","score":-0.5,"usage":{},"timing":{},"finish_reason":"stop"}\n\n'
 )
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import colorsys
 from pathlib import Path
-
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from typing import TYPE_CHECKING
 
 from headwaiter.client.errors import InvalidInput
 from headwaiter.client.results import Box, DetectionResult
+
+if TYPE_CHECKING:
+    from PIL import ImageDraw, ImageFont
 
 _GOLDEN_ANGLE = 0.618034  # hue step that keeps the colours of neighbouring classes apart
 _MIN_FONT_SIZE = 12
 
 
 def check_image_path(target: Path) -> None:
-    """Raise InvalidInput unless `target` has an image extension and its directory exists."""
+    """Raise InvalidInput unless `target` has an image extension, its directory exists and pillow is installed."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InvalidInput("--save needs pillow: pip install pillow", field="save") from None
     if target.suffix.lower() not in Image.registered_extensions():
         raise InvalidInput(f"{target} has no image extension; use .png or .jpg", field="save")
     if not target.absolute().parent.is_dir():
@@ -24,6 +30,8 @@ def check_image_path(target: Path) -> None:
 
 def draw_boxes(source: Path, result: DetectionResult, target: Path) -> None:
     """Write a copy of `source` with its boxes to `target`. Boxes with higher scores are drawn last."""
+    from PIL import Image, ImageDraw, ImageFont, ImageOps
+
     with Image.open(source) as original:
         image = ImageOps.exif_transpose(original).convert("RGB")
     font_size = max(_MIN_FONT_SIZE, min(image.size) // 32)

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from headwaiter.cli.call import output
 from headwaiter.cli.call.json_messages import message_to_dict
-from headwaiter.client import Client, HeadwaiterError, InvalidInput, NotFound, Unauthenticated, WrongTask
+from headwaiter.client import Client, HeadwaiterError, InvalidInput, NotFound, Unauthenticated, WrongAddress, WrongTask
 from headwaiter.client.call import Call, Decoding, Options, StreamCall
 
-_CALLER_ERRORS = (InvalidInput, NotFound, Unauthenticated, WrongTask)
+_CALLER_ERRORS = (InvalidInput, NotFound, WrongAddress, WrongTask)
 
 Result = TypeVar("Result")
 
@@ -106,6 +106,7 @@ class CallContext:
             self.console.file.flush()
         self.console.out("")
         output.print_footer(self.console, stream.result)
+        output.note_truncation([stream.result])
 
     def _print_json(self, content: Any) -> None:
         self.console.file.write(json.dumps(content, ensure_ascii=False) + "\n")
@@ -149,6 +150,8 @@ def exit_on_error() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise
+    except Unauthenticated:
+        fail("The service requires an API key and did not accept this call's; pass one with --key KEY.", 2)
     except HeadwaiterError as error:
         fail(error.message, 2 if isinstance(error, _CALLER_ERRORS) else 1)
     except OSError as error:

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from headwaiter.cli.call.box_drawing import check_image_path
 
 
@@ -25,6 +23,8 @@ def save_images(contents: Sequence[bytes], target: Path) -> None:
         for index, content in enumerate(contents):
             (target / f"{index}.png").write_bytes(content)
         return
+    from PIL import Image
+
     images = [Image.open(io.BytesIO(content)) for content in contents]
     columns = math.ceil(math.sqrt(len(images)))
     width, height = images[0].size

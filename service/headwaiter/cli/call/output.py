@@ -29,6 +29,17 @@ def print_texts(console: Console, results: list[GeneratedText]) -> None:
         for hypothesis in result.hypotheses:
             console.print(Text.assemble((f"{hypothesis.score:8.3f}  ", "cyan"), hypothesis.text), soft_wrap=True)
     print_footer(console, results[0], score=results[0].score if len(results) == 1 else None)
+    note_truncation(results)
+
+
+def note_truncation(results: list[GeneratedText]) -> None:
+    """Note on standard error, so that a pipe receives the texts alone, how many of them were cut off."""
+    truncated = sum(hypothesis.finish_reason == "length" for result in results for hypothesis in result.hypotheses)
+    total = sum(len(result.hypotheses) for result in results)
+    if truncated:
+        which = "The text was" if total == 1 else f"{truncated} of {total} texts were"
+        note = f"{which} cut off at the token limit; --max-new-tokens raises it, up to the model's own."
+        Console(stderr=True, highlight=False).print(Text(note, "dim"), soft_wrap=True)
 
 
 def print_labels(console: Console, results: list[ClassificationResult]) -> None:
