@@ -19,11 +19,16 @@ from locust.env import Environment
 from loadtest.traffic.cli_options import TRANSPORTS, add_options, api_key
 from loadtest.traffic.locust_stats import SampleCallback, locust_callback
 from loadtest.traffic.open_loop import OpenLoopDriver, Transport
-from loadtest.traffic.request_generators import LoadRequest, ServiceUnavailableError, WorkloadMix, build_workload
+from loadtest.traffic.request_generators import (
+    BUILDERS,
+    LoadRequest,
+    ServiceUnavailableError,
+    WorkloadMix,
+    build_workload,
+)
 from loadtest.traffic.transports import GrpcTransport, HttpTransport, configure_gevent
 
 configure_gevent()
-TASKS = ("translation", "captioning", "classification", "detection", "policy", "generation")
 
 
 class ThinkingUser(User):
@@ -64,7 +69,7 @@ def _user_class(task_name: str, transport: str) -> type[ThinkingUser]:
 globals().update(
     {
         user_class.__name__: user_class
-        for user_class in (_user_class(task_name, transport) for task_name in TASKS for transport in TRANSPORTS)
+        for user_class in (_user_class(task_name, transport) for task_name in BUILDERS for transport in TRANSPORTS)
     }
 )
 

@@ -9,14 +9,15 @@ from typing import Annotated, get_args
 
 import typer
 
-from headwaiter.package.manifest import Package, PackageError, Precision, Task, open_package, verify
+from headwaiter.package.manifest import Package, PackageError, Precision, open_package, verify
 from headwaiter.package.usage import is_in_use
+from headwaiter.protocol.tasks import task_names
 from headwaiter_export import report
 from headwaiter_export.console import console, fail, print_warning, step
 from headwaiter_export.errors import ExportError, SourceError
 from headwaiter_export.request import ExportRequest, check_request
 
-_TASKS, _PRECISIONS = get_args(Task), get_args(Precision)
+_TASKS, _PRECISIONS = task_names(), get_args(Precision)
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -119,7 +119,7 @@ def _saturate(name: str) -> float:
         data = sample_jpegs()
 
         async def send(number: int) -> object:
-            return await _model.submit_image(data[number])
+            return await _model.task.submit_image(data[number])
 
     return asyncio.run(_call_until_saturated(send, name)).rate
 

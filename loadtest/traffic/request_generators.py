@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headwaiter.client import Client, HeadwaiterError, History, InvalidInput, Step, Unauthenticated, operations
@@ -45,8 +45,13 @@ class RequestGenerator:
     """Generates requests to one model; the same seed gives the same requests."""
 
     def __init__(self, description: Description, seed: int) -> None:
-        self.description, self._random = description, random.Random(f"{description.name} {seed}")
-        self._build_request = _BUILDERS[description.task]
+        self.description, self.random = description, random.Random(f"{description.name} {seed}")
+        if description.task not in BUILDERS:
+            known = ", ".join(BUILDERS)
+            raise ServiceUnavailableError(
+                f"{description.name} has the task {description.task}, which has no request builder; there are {known}"
+            )
+        self._build_request = BUILDERS[description.task]
         self._images: list[SampleImage] = []
 
     @property
@@ -54,14 +59,14 @@ class RequestGenerator:
         return self.description.name
 
     def request(self, *, transport: str = "grpc", streamed: float = STREAM_SHARE) -> LoadRequest:
-        return self._build_request(self, transport, self._random.random() < streamed)
+        return self._build_request(self, transport, self.random.random() < streamed)
 
     def select_image_size(self, client: Client) -> None:
         """Use images of the model's fixed size if it rejects images of other sizes.
 
         Raises ServiceUnavailableError if the model rejects every image.
         """
-        if self.description.task not in _IMAGE_TASKS or self._reads_text:
+        if self.description.task not in _IMAGE_TASKS or self.reads_text:
             return
         self._images = sample_photos()
         try:
@@ -73,64 +78,83 @@ class RequestGenerator:
             self._images = sample_photos((limits["width"], limits["height"]))
 
     @property
-    def _reads_text(self) -> bool:
+    def reads_text(self) -> bool:
         return self.description.task == "classification" and "length" in self.description.limits
 
     @property
-    def _image(self) -> bytes:
-        return self._random.choice(self._images).data
+    def image(self) -> bytes:
+        return self.random.choice(self._images).data
 
     @property
-    def _text(self) -> str:
+    def text(self) -> str:
         """A text of log-normally distributed length."""
         languages = self.description.languages
         sentences = chinese_sentences() if languages is not None and "zh" in languages.source else TEXTS
-        count = min(int(self._random.lognormvariate(0, 0.6)) + 1, _MAX_SENTENCES)
-        return " ".join(self._random.choices(sentences, k=count))
-
-    def translate(self, _: str, streamed: bool) -> LoadRequest:
-        return LoadRequest((operations.translate_stream if streamed else operations.translate)(self.name, self._text))
-
-    def caption(self, _: str, streamed: bool) -> LoadRequest:
-        return LoadRequest((operations.caption_stream if streamed else operations.caption)(self.name, self._image))
-
-    def classify(self, _: str, __: bool) -> LoadRequest:
-        if self._reads_text:
-            max_characters = self.description.limits["length"] - _SPECIAL_TOKENS  # a token has at least one character
-            return LoadRequest(operations.classify(self.name, text=self._text[:max_characters], top_k=3))
-        return LoadRequest(operations.classify(self.name, image=self._image, top_k=3))
-
-    def detect(self, _: str, __: bool) -> LoadRequest:
-        return LoadRequest(operations.detect(self.name, self._image))
-
-    def generate(self, _: str, streamed: bool) -> LoadRequest:
-        if self.description.decoding is None:  # generates images
-            return LoadRequest(operations.generate_images(self.name, count=1, seed=self._random.randrange(1000)))
-        tokens = self._random.randint(_MIN_TOKENS, _MAX_TOKENS)
-        prompt = " ".join(self._text.split()[:4])
-        return LoadRequest(
-            (operations.generate_stream if streamed else operations.generate)(self.name, prompt, max_new_tokens=tokens)
-        )
-
-    def rollout(self, transport: str, _: bool) -> LoadRequest:
-        """Build an episode over gRPC; HTTP has no bidirectional streams, so there a single step with its history."""
-        rollout = rollout_for(self.description, self._random.randrange(2**31))
-        if transport == "grpc":
-            return LoadRequest(
-                operations.episode(self.name, target_return=rollout.target_return, seed=rollout.seed), rollout
-            )
-        state = rollout.reset()
-        return LoadRequest(operations.act(self.name, History([Step(state=state)], target_return=rollout.target_return)))
+        count = min(int(self.random.lognormvariate(0, 0.6)) + 1, _MAX_SENTENCES)
+        return " ".join(self.random.choices(sentences, k=count))
 
 
-_BUILDERS = {
-    "translation": RequestGenerator.translate,
-    "captioning": RequestGenerator.caption,
-    "classification": RequestGenerator.classify,
-    "detection": RequestGenerator.detect,
-    "policy": RequestGenerator.rollout,
-    "generation": RequestGenerator.generate,
-}
+RequestBuilder = Callable[[RequestGenerator, str, bool], LoadRequest]
+BUILDERS: dict[str, RequestBuilder] = {}
+"""By task: builds a request from the generator's random inputs, for a transport, streamed or not."""
+
+
+def request_builder(task: str) -> Callable[[RequestBuilder], RequestBuilder]:
+    """Register a function as the builder of a task's requests."""
+
+    def register(builder: RequestBuilder) -> RequestBuilder:
+        BUILDERS[task] = builder
+        return builder
+
+    return register
+
+
+@request_builder("translation")
+def _translate(generator: RequestGenerator, _: str, streamed: bool) -> LoadRequest:
+    operation = operations.translate_stream if streamed else operations.translate
+    return LoadRequest(operation(generator.name, generator.text))
+
+
+@request_builder("captioning")
+def _caption(generator: RequestGenerator, _: str, streamed: bool) -> LoadRequest:
+    operation = operations.caption_stream if streamed else operations.caption
+    return LoadRequest(operation(generator.name, generator.image))
+
+
+@request_builder("classification")
+def _classify(generator: RequestGenerator, _: str, __: bool) -> LoadRequest:
+    if generator.reads_text:
+        max_characters = generator.description.limits["length"] - _SPECIAL_TOKENS  # a token has at least one character
+        return LoadRequest(operations.classify(generator.name, text=generator.text[:max_characters], top_k=3))
+    return LoadRequest(operations.classify(generator.name, image=generator.image, top_k=3))
+
+
+@request_builder("detection")
+def _detect(generator: RequestGenerator, _: str, __: bool) -> LoadRequest:
+    return LoadRequest(operations.detect(generator.name, generator.image))
+
+
+@request_builder("generation")
+def _generate(generator: RequestGenerator, _: str, streamed: bool) -> LoadRequest:
+    name, random_source = generator.name, generator.random
+    if generator.description.decoding is None:  # generates images
+        return LoadRequest(operations.generate_images(name, count=1, seed=random_source.randrange(1000)))
+    tokens = random_source.randint(_MIN_TOKENS, _MAX_TOKENS)
+    prompt = " ".join(generator.text.split()[:4])
+    operation = operations.generate_stream if streamed else operations.generate
+    return LoadRequest(operation(name, prompt, max_new_tokens=tokens))
+
+
+@request_builder("policy")
+def _rollout(generator: RequestGenerator, transport: str, _: bool) -> LoadRequest:
+    """Build an episode over gRPC; HTTP has no bidirectional streams, so there a single step with its history."""
+    name, rollout = generator.name, rollout_for(generator.description, generator.random.randrange(2**31))
+    if transport == "grpc":
+        return LoadRequest(operations.episode(name, target_return=rollout.target_return, seed=rollout.seed), rollout)
+    state = rollout.reset()
+    return LoadRequest(operations.act(name, History([Step(state=state)], target_return=rollout.target_return)))
+
+
 _IMAGE_TASKS = ("captioning", "classification", "detection")
 
 

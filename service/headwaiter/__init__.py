@@ -10,7 +10,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from headwaiter.client import AsyncClient, Client
-    from headwaiter.tasks.model import open_model
+    from headwaiter.tasks.loading import open_model
 
 __all__ = ["AsyncClient", "Client", "open_model"]
 
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(client, name)
     if name == "open_model":
-        from headwaiter.tasks.model import open_model
+        from headwaiter.tasks.loading import open_model
 
         return open_model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headwaiter import open_model
 from headwaiter.client import Client
-from headwaiter.tasks.model import open_model
 from loadtest.gpu_packages import ExportedModel, GpuPackages, generator
 from loadtest.gpu_smoke import _PROMPTS, Comparison, compare
 from tests.serving_kit import write_package

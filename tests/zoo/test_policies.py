@@ -14,9 +14,9 @@ from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
 from headwaiter import open_model
 from headwaiter.package.manifest import Preprocessing
+from headwaiter.tasks.episode import HistoryStep
 from headwaiter.tasks.errors import InputError
-from headwaiter.tasks.model import PolicyModel
-from headwaiter.tasks.policy import HistoryStep
+from headwaiter.tasks.policy import PolicyModel
 from headwaiter_export.errors import SourceError
 from headwaiter_export.pipeline import ExportRequest, export
 from headwaiter_export.zoo.checkpoint import Checkpoint

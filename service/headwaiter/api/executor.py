@@ -15,14 +15,12 @@ from google.protobuf.message import Message
 from headwaiter.api.context import RequestContext
 from headwaiter.engine.admission import PreprocessingBacklog
 from headwaiter.engine.futures import Pending
-from headwaiter.engine.settings import Limits
 from headwaiter.tasks import results
-from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.task import Result, Submission
 from headwaiter.v1.common_pb2 import Model, Timing, Usage
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT", bound=Result)
 Prepared = TypeVar("Prepared")
-MAX_INPUTS = 256
 _PREPROCESSING_THREADS = 2
 _INLINE_MAX_CHARS = 1000  # preprocessing this much text is faster than handing it to a thread
 
@@ -49,25 +47,14 @@ class ModelIdentity:
 class RequestExecutor:
     """Submits the requests that admission control has accepted."""
 
-    def __init__(self, identity: ModelIdentity, limits: Limits, token_latency: TokenLatencyRecorder) -> None:
-        self.identity, self.limits, self.token_latency = identity, limits, token_latency
+    def __init__(self, identity: ModelIdentity, token_latency: TokenLatencyRecorder) -> None:
+        self.identity, self.token_latency = identity, token_latency
         self.preprocessing = PreprocessingBacklog(_PREPROCESSING_THREADS)
         self._pool = ThreadPoolExecutor(_PREPROCESSING_THREADS, thread_name_prefix="prepare")
 
-    async def execute(
-        self, field: str, submits: Sequence[Callable[[], Pending[Result]]], *, cost: int | None
-    ) -> list[Result]:
-        """Submit all inputs of a request and return their results in order. If one fails, cancel the others.
-
-        `field` names the request field of the inputs. `cost` is the amount of preprocessing in characters of text, or
-        None for images. Raises InputError for no inputs or too many.
-        """
-        if not submits:
-            raise InputError(f"{field} is empty; at least one input is required", field=field, limit=1)
-        if len(submits) > MAX_INPUTS:
-            message = f"{field} has {len(submits):,} inputs; the limit is {MAX_INPUTS:,}"
-            raise InputError(message, field=field, limit=MAX_INPUTS)
-        group = await self.run_preprocessing(partial(_submit_all, submits), cost)
+    async def execute(self, submission: Submission[ResultT]) -> list[ResultT]:
+        """Submit all inputs of a request and return their results in order. If one fails, cancel the others."""
+        group = await self.run_preprocessing(partial(_submit_all, submission.inputs), submission.cost)
         try:
             return [await pending for pending in group.members]
         except BaseException:
@@ -108,8 +95,8 @@ class _Timer(Generic[Prepared]):
             self.seconds = time.monotonic() - started_at
 
 
-class _PendingGroup:
-    def __init__(self, members: list[Pending[Any]]) -> None:
+class _PendingGroup(Generic[ResultT]):
+    def __init__(self, members: list[Pending[ResultT]]) -> None:
         self.members = members
 
     def cancel(self) -> None:
@@ -117,10 +104,10 @@ class _PendingGroup:
             pending.cancel()
 
 
-def _submit_all(submits: Sequence[Callable[[], Pending[Any]]]) -> _PendingGroup:
-    group = _PendingGroup([])
+def _submit_all(inputs: Sequence[Callable[[], Pending[ResultT]]]) -> _PendingGroup[ResultT]:
+    group: _PendingGroup[ResultT] = _PendingGroup([])
     try:
-        for submit in submits:
+        for submit in inputs:
             group.members.append(submit())
     except BaseException:
         group.cancel()
@@ -135,7 +122,7 @@ def _cancel_result(future: asyncio.Future[Any]) -> None:
 
 
 def attach_total_usage(
-    executor: RequestExecutor, context: RequestContext, response: Message, outputs: Sequence[Any]
+    executor: RequestExecutor, context: RequestContext, response: Message, outputs: Sequence[Result]
 ) -> Any:
     """Attach the usage and timing of all inputs to the response and to the request context.
 

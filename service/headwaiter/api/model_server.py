@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,7 +17,7 @@ from headwaiter.api.methods import Method
 from headwaiter.engine.admission import AdmissionController
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import MANIFEST, PackageError, digest, open_package
-from headwaiter.tasks.model import load_model
+from headwaiter.tasks.loading import load_model
 
 
 class Metrics(RequestRecorder, TokenLatencyRecorder, Protocol):
@@ -52,12 +52,12 @@ class ModelServer(Servicer, Health):
         if args.fingerprint not in (None, digest(package.file(MANIFEST))):
             raise PackageError(f"{args.folder} has changed since it was deployed; deploy it again.")
         limits = args.settings.limits
-        self.model: Any = load_model(package, args.settings)
+        self.model = load_model(package, args.settings)
         manifest, device = package.manifest, self.model.engine.session.device
-        self.executor = RequestExecutor(ModelIdentity(args.name, manifest.version), limits, metrics)
+        self.executor = RequestExecutor(ModelIdentity(args.name, manifest.version), metrics)
         self.endpoint = Endpoint(
             args.name,
-            build_handlers(self.executor, self.model),
+            build_handlers(self.executor, self.model.task),
             task_description=manifest.task_description,
             keys=KeyFile(args.keys) if args.keys is not None else None,
             recorder=metrics,

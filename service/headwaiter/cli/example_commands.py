@@ -7,33 +7,18 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from headwaiter.package.manifest import Manifest
+from headwaiter.protocol.tasks import Example, task_specs
 from headwaiter.serving.config import Service
 
 KEY_VARIABLE = "HEADWAITER_KEY"
 _DEFAULT_ADDRESS = "localhost:9000"  # default of `headwaiter call --address`
 
 
-@dataclass(frozen=True, slots=True)
-class _Example:
-    operation: str
-    result_attribute: str = ""
-    field: str = ""
-    value: str | int = ""
-
-
-_EXAMPLES = {
-    "translation": _Example("translate", ".text", "text", "Good morning."),
-    "captioning": _Example("caption", ".text", "image", "samples/scene-1.png"),
-    "classification": _Example("classify", ".labels", "image", "samples/sneaker.png"),
-    "detection": _Example("detect", ".boxes", "image", "samples/scene-1.png"),
-    "generation": _Example("generate", ".text", "prompt", "Once upon a time"),
-    "policy": _Example("describe"),
-}
-_IMAGE_GENERATION = _Example("generate-images", ".images", "count", 4)
+_DESCRIBE = Example("describe")
 _SAMPLE_SENTENCES = {"zh": "服务器崩溃了，请稍后再试。"}
 
 
@@ -53,14 +38,12 @@ def example_commands(service: Service) -> list[str]:
     ]
 
 
-def _example(manifest: Manifest) -> _Example:
-    if manifest.noise is not None:
-        return _IMAGE_GENERATION
-    example = _EXAMPLES[manifest.task]
+def _example(manifest: Manifest) -> Example:
+    example = task_specs()[manifest.task_key].example or _DESCRIBE
     if manifest.task == "translation" and manifest.languages:
         return replace(example, value=_SAMPLE_SENTENCES.get(manifest.languages.get("source", ""), example.value))
     if manifest.task == "classification" and manifest.preprocessing.image is None:
-        return replace(example, field="text", value="That was a good film.")
+        return replace(example, field="text", value="That was a good film.", is_option=False)
     if (
         example.field == "image" and not Path(str(example.value)).is_file()
     ):  # the working directory is not the repository
@@ -68,9 +51,8 @@ def _example(manifest: Manifest) -> _Example:
     return example
 
 
-def _cli_command(name: str, example: _Example, address: str) -> str:
-    is_option = (example.operation, example.field) in (("classify", "image"), ("generate-images", "count"))
-    flag = [f"--{example.field}"] if is_option else []
+def _cli_command(name: str, example: Example, address: str) -> str:
+    flag = [f"--{example.field}"] if example.is_option else []
     address_option = [] if address == _DEFAULT_ADDRESS else ["--address", address]
     return shlex.join(
         [
@@ -85,7 +67,7 @@ def _cli_command(name: str, example: _Example, address: str) -> str:
     )
 
 
-def _curl_command(url: str, example: _Example, *, needs_key: bool) -> str:
+def _curl_command(url: str, example: Example, *, needs_key: bool) -> str:
     command = f'curl -H "authorization: Bearer ${KEY_VARIABLE}"' if needs_key else "curl"
     match example.field:
         case "":
@@ -97,14 +79,14 @@ def _curl_command(url: str, example: _Example, *, needs_key: bool) -> str:
             return f"{command} {url}/{example.operation} -H 'content-type: application/json' -d {shlex.quote(body)}"
 
 
-def _python_command(name: str, example: _Example, address: str, *, needs_key: bool) -> str:
+def _python_command(name: str, example: Example, address: str, *, needs_key: bool) -> str:
     imports = "import os; from headwaiter.client import Client" if needs_key else "from headwaiter.client import Client"
     client = f'Client("{address}", key=os.environ["{KEY_VARIABLE}"])' if needs_key else f'Client("{address}")'
     value = json.dumps(example.value, ensure_ascii=False)
     is_keyword = example.operation in ("classify", "generate-images")
     argument = f", {example.field}={value}" if is_keyword else f", {value}" if example.value else ""
     operation = example.operation.replace("-", "_")
-    code = f'{imports}; print({client}.{operation}("{name}"{argument}){example.result_attribute})'
+    code = f'{imports}; print({client}.{operation}("{name}"{argument}){example.result})'
     return f"{_program_path('python')} -c {shlex.quote(code)}"
 
 

@@ -15,7 +15,7 @@ from headwaiter.client import operations
 from headwaiter.client.call import Call, EpisodeCall, StreamCall
 from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, NotFound, Unavailable, with_model_names
 from headwaiter.client.methods import client_method
-from headwaiter.client.protocol import METHODS, BaseClient, RpcContext
+from headwaiter.client.protocol import BaseClient, RpcContext, bind
 from headwaiter.client.requests import ActionLike, Numbers, Step
 from headwaiter.client.results import Action
 from headwaiter.client.streams import TextStreamBase
@@ -74,6 +74,7 @@ class AsyncClient(BaseClient, _Closeable):
     generate_images = unary_method(operations.generate_images)
     models = unary_method(operations.models)
     describe = unary_method(operations.describe)
+    call = unary_method(operations.call)
 
     @cached_property
     def _channel(self) -> grpc.aio.Channel:
@@ -86,7 +87,7 @@ class AsyncClient(BaseClient, _Closeable):
     async def execute(self, call: Call[Result]) -> Result:
         """Send a unary call, with retries, and return its parsed result."""
         rpc_context, attempts = self._rpc_context(call), self._attempts(call.options)
-        send, metadata = METHODS[call.method].bind(self._channel), rpc_context.metadata()
+        send, metadata = bind(self._channel, call.method), rpc_context.metadata()
         while True:
             try:
                 reply = await send(call.request, timeout=attempts.next_timeout(), metadata=metadata)
@@ -111,7 +112,7 @@ class AsyncClient(BaseClient, _Closeable):
         if not isinstance(failure, NotFound):
             return failure
         try:
-            reply = await METHODS["ListModels"].bind(self._channel)(**rpc_context.list_models_arguments())
+            reply = await bind(self._channel, "ListModels")(**rpc_context.list_models_arguments())
         except grpc.RpcError:
             return failure
         return with_model_names(failure, [model.name for model in reply.models])
@@ -119,7 +120,7 @@ class AsyncClient(BaseClient, _Closeable):
     async def events(self, call: StreamCall) -> AsyncGenerator[Any]:
         """Yield the raw events of a streaming call. It is retried only before the first event."""
         rpc_context, attempts = self._rpc_context(call), self._attempts(call.options)
-        send, metadata = METHODS[call.method].bind(self._channel), rpc_context.metadata()
+        send, metadata = bind(self._channel, call.method), rpc_context.metadata()
         has_started = has_ended = False
         while not has_ended:
             events = send(call.request, timeout=attempts.remaining(), metadata=metadata)
@@ -160,7 +161,7 @@ class AsyncEpisode(_Closeable):
     def __init__(self, client: AsyncClient, call: EpisodeCall) -> None:
         self._client, self._options, self._replay = client, call.options, call.replay
         self._rpc_context = client._rpc_context(call)
-        self._method = METHODS[call.method]
+        self._method = call.method
         self._stream: _EpisodeStream | None = None
 
     @property
@@ -203,7 +204,7 @@ class AsyncEpisode(_Closeable):
 
     async def _exchange(self, timeout: float | None, status_wait: float) -> Any:
         if self._stream is None:
-            self._stream = _EpisodeStream(self._method.bind(self._client._channel), self._rpc_context)
+            self._stream = _EpisodeStream(bind(self._client._channel, self._method), self._rpc_context)
             self._stream.send(self._replay.start_request())
             if status_wait:
                 await self._stream.wait_until_ended(status_wait)

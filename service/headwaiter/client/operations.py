@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
+
+from google.protobuf.message import Message
 
 from headwaiter.client import requests, responses
 from headwaiter.client.call import Call, Decoding, EpisodeCall, Options, StreamCall
 from headwaiter.client.episode_replay import EpisodeReplay
 from headwaiter.client.errors import InvalidInput
-from headwaiter.client.protocol import CATALOG
+from headwaiter.client.protocol import CATALOG, require_method
 from headwaiter.client.requests import FileLike, History, ImageLike, Step, TextLike, as_list, is_batch, set_fields
 from headwaiter.client.results import (
     Action,
@@ -309,6 +311,22 @@ def models(**options: Unpack[Options]) -> Call[list[ModelSummary]]:
 def describe(model: str, **options: Unpack[Options]) -> Call[Description]:
     """Describe a model: task, limits, labels and defaults."""
     return Call(model, "Describe", models_pb2.DescribeRequest(), responses.description, options)
+
+
+def call(model: str, method: str, fields: Mapping[str, Any], **options: Unpack[Options]) -> Call[Message]:
+    """Call any unary method, also of a task that another distribution adds, and return its response message.
+
+    `fields` are those of the request, as in its .proto file: values or lists of them, images as everywhere in this
+    client, messages or dicts for nested messages.
+    """
+    description = require_method(method)
+    if description.client_streaming or description.server_streaming:
+        raise InvalidInput(f"{method} is a stream; call takes methods with one response", field="method")
+    return Call(model, method, requests.from_fields(description.request(), fields), _unparsed, options)
+
+
+def _unparsed(reply: Message) -> Message:
+    return reply
 
 
 def _split_options(decoding: Decoding) -> tuple[Options, Any]:

@@ -7,22 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
-from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from headwaiter.client import errors
 from headwaiter.client.call import Options
 from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, InvalidInput, Unavailable
 from headwaiter.client.retries import Attempts, RetryBudget, RetryPolicy
-from headwaiter.v1 import (
-    captioning_pb2,
-    classification_pb2,
-    detection_pb2,
-    generation_pb2,
-    models_pb2,
-    policy_pb2,
-    translation_pb2,
-)
+from headwaiter.protocol.methods import Method, find_method
+from headwaiter.v1 import models_pb2
 
 CATALOG = "catalog"  # the application that lists the models
 DEFAULT_TIMEOUT = 60.0
@@ -42,49 +33,27 @@ CHANNEL_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    path: str
-    kind: str
-    request: type[Message]
-    reply: type[Message]
-
-    def bind(self, channel: Any) -> Any:
-        """Return the callable that sends this method's requests through `channel`."""
-        create = getattr(channel, self.kind)
-        return create(
-            self.path,
-            request_serializer=self.request.SerializeToString,
-            response_deserializer=self.reply.FromString,
-        )
-
-
-def _methods() -> dict[str, Method]:
-    """All methods by bare name, which is unique across the services."""
-    methods = {}
-    stubs = (
-        translation_pb2,
-        captioning_pb2,
-        classification_pb2,
-        detection_pb2,
-        policy_pb2,
-        generation_pb2,
-        models_pb2,
+def bind(channel: Any, name: str) -> Any:
+    """Return the callable that sends requests of a method through `channel`. Raises InvalidInput if it is unknown."""
+    method = require_method(name)
+    create = getattr(channel, f"{_arity(method.client_streaming)}_{_arity(method.server_streaming)}")
+    return create(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
     )
-    for stub in stubs:
-        for service in stub.DESCRIPTOR.services_by_name.values():
-            for method in service.methods:
-                kind = f"{_arity(method.client_streaming)}_{_arity(method.server_streaming)}"
-                messages = (GetMessageClass(descriptor) for descriptor in (method.input_type, method.output_type))
-                methods[method.name] = Method(f"/{service.full_name}/{method.name}", kind, *messages)
-    return methods
+
+
+def require_method(name: str) -> Method:
+    method = find_method(name)
+    if method is None:
+        message = f"{name} is not a method of any installed task; names are as in the .proto files, such as Translate"
+        raise InvalidInput(message, field="method")
+    return method
 
 
 def _arity(streaming: bool) -> str:
     return "stream" if streaming else "unary"
-
-
-METHODS = _methods()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from headwaiter.client.errors import InvalidInput
 from headwaiter.client.results import Action
@@ -91,6 +93,35 @@ def set_fields(message: Any, values: Mapping[str, Any], prefix: str = "") -> Any
         if value is not None:
             _set_field(message, name, value, f"{prefix}{name}")
     return message
+
+
+def from_fields(message: Any, fields: Mapping[str, Any]) -> Any:
+    """Set the fields of a request of any task: one value or a list of them, images as ImageLike, dicts for messages."""
+    names = message.DESCRIPTOR.fields_by_name
+    for name, value in fields.items():
+        if name not in names:
+            known = ", ".join(names)
+            raise InvalidInput(f"{name} is not a field of {message.DESCRIPTOR.name}; it has {known}", field=name)
+        field = names[name]
+        values = as_list(value) if field.is_repeated else [value]
+        if field.message_type is not None:
+            values = [
+                _submessage(field.message_type, item, f"{name}[{index}]" if field.is_repeated else name)
+                for index, item in enumerate(values)
+            ]
+        set_fields(message, {name: values if field.is_repeated else values[0]})
+    return message
+
+
+def _submessage(kind: Descriptor, value: Any, path: str) -> Any:
+    if isinstance(value, Message) or value is None:
+        return value
+    if kind.full_name == common_pb2.Image.DESCRIPTOR.full_name:
+        return common_pb2.Image(data=_image_bytes(value, path))
+    try:
+        return json_format.ParseDict(value, GetMessageClass(kind)())
+    except (json_format.ParseError, AttributeError, TypeError) as error:
+        raise InvalidInput(f"{path} does not match {kind.name}: {error}", field=path) from None
 
 
 def decoding(parameters: Mapping[str, Any]) -> common_pb2.Decoding | None:

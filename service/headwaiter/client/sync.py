@@ -16,7 +16,7 @@ from headwaiter.client import operations
 from headwaiter.client.call import Call, EpisodeCall, StreamCall
 from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, NotFound, Unavailable, with_model_names
 from headwaiter.client.methods import client_method
-from headwaiter.client.protocol import METHODS, BaseClient, RpcContext
+from headwaiter.client.protocol import BaseClient, RpcContext, bind
 from headwaiter.client.requests import ActionLike, Numbers, Step
 from headwaiter.client.results import Action
 from headwaiter.client.streams import TextStreamBase
@@ -72,6 +72,7 @@ class Client(BaseClient, _Closeable):
     generate_images = unary_method(operations.generate_images)
     models = unary_method(operations.models)
     describe = unary_method(operations.describe)
+    call = unary_method(operations.call)
 
     @cached_property
     def _channel(self) -> grpc.Channel:
@@ -83,7 +84,7 @@ class Client(BaseClient, _Closeable):
     def execute(self, call: Call[Result]) -> Result:
         """Send a unary call, with retries, and return its parsed result."""
         rpc_context, attempts = self._rpc_context(call), self._attempts(call.options)
-        send, metadata = METHODS[call.method].bind(self._channel), rpc_context.metadata()
+        send, metadata = bind(self._channel, call.method), rpc_context.metadata()
         while True:
             try:
                 reply = send(call.request, timeout=attempts.next_timeout(), metadata=metadata)
@@ -108,7 +109,7 @@ class Client(BaseClient, _Closeable):
         if not isinstance(failure, NotFound):
             return failure
         try:
-            reply = METHODS["ListModels"].bind(self._channel)(**rpc_context.list_models_arguments())
+            reply = bind(self._channel, "ListModels")(**rpc_context.list_models_arguments())
         except grpc.RpcError:
             return failure
         return with_model_names(failure, [model.name for model in reply.models])
@@ -116,7 +117,7 @@ class Client(BaseClient, _Closeable):
     def events(self, call: StreamCall) -> Generator[Any]:
         """Yield the raw events of a streaming call. It is retried only before the first event."""
         rpc_context, attempts = self._rpc_context(call), self._attempts(call.options)
-        send, metadata = METHODS[call.method].bind(self._channel), rpc_context.metadata()
+        send, metadata = bind(self._channel, call.method), rpc_context.metadata()
         has_started = has_ended = False
         while not has_ended:
             events = send(call.request, timeout=attempts.remaining(), metadata=metadata)
@@ -156,7 +157,7 @@ class Episode(_Closeable):
     def __init__(self, client: Client, call: EpisodeCall) -> None:
         self._client, self._options, self._replay = client, call.options, call.replay
         self._rpc_context = client._rpc_context(call)
-        self._open_stream = METHODS[call.method].bind(client._channel)
+        self._open_stream = bind(client._channel, call.method)
         self._stream: _EpisodeStream | None = None
 
     @property

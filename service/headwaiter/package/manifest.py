@@ -12,9 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from headwaiter.package.preprocessing import ImageSettings, TextSettings
+from headwaiter.protocol.tasks import task_names
 
 FORMAT: Final = 2
 """Version of the manifest schema. The exporter writes it; packages of any other format are rejected."""
@@ -23,7 +24,7 @@ WEIGHTS = "weights.safetensors"
 RETURN, STATE, ACTION = range(3)  # token types of a policy's input sequence
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
-Task = Literal["translation", "captioning", "classification", "detection", "policy", "generation"]
+Task = str  # one of `task_names()`
 Precision = Literal["fp32", "fp16", "int8"]
 Axis = str | int
 
@@ -157,6 +158,18 @@ class Manifest(_ManifestModel):
     multi_label: bool = False
     languages: dict[str, str] | None = None
     sha256: dict[str, str]
+
+    @field_validator("task")
+    @classmethod
+    def _check_task(cls, task: str) -> str:
+        if task not in task_names():
+            raise ValueError(f"{task!r} is not a known task; known are {', '.join(task_names())}")
+        return task
+
+    @property
+    def task_key(self) -> str:
+        """The task's name in the registry, where image generation is a task of its own."""
+        return self.task if self.noise is None else "image-generation"
 
     @property
     def task_description(self) -> str:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from headwaiter.package.manifest import MANIFEST, Package, digest
+from headwaiter.protocol.tasks import task_specs
 from headwaiter.serving import autoscaling
 from headwaiter.serving.config import CATALOG, Model, Service
 
-TASK_SERVICES = ("Translation", "Captioning", "Classification", "Detection", "Policy", "Generation", "Models")
 SERVICERS = [
     "headwaiter.serving.admission_hook.install",  # first: it wraps the handlers of the servicers below
-    *(f"headwaiter.v1.{name.lower()}_pb2_grpc.add_{name}Servicer_to_server" for name in TASK_SERVICES),
+    *dict.fromkeys(spec.add_servicer for spec in task_specs().values()),
+    "headwaiter.v1.models_pb2_grpc.add_ModelsServicer_to_server",
     "grpc_health.v1.health_pb2_grpc.add_HealthServicer_to_server",
 ]
 NODE_ENVIRONMENT = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from headwaiter.engine.futures import Pending
-from headwaiter.engine.session import Session
+from headwaiter.engine.sequence import DecodeJob
 from headwaiter.engine.settings import ModelSettings
+from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
-from headwaiter.tasks.errors import check_length
+from headwaiter.tasks.errors import check_inputs, check_length
 from headwaiter.tasks.images import ImageReader
+from headwaiter.tasks.messages import hypothesis_messages, parse_decoding
+from headwaiter.tasks.model import ImageInput, Model, read_image, read_images, submit_all
 from headwaiter.tasks.results import GeneratedText
-from headwaiter.tasks.text_generation import (
-    DecoderInput,
-    GeneratedTextStream,
-    TextGenerationTask,
-)
+from headwaiter.tasks.task import StreamSubmission, Submission, TaskMethod, TextStreamMethod, UnaryMethod
+from headwaiter.tasks.text_generation import DecoderInput, GeneratedTextStream, TextGenerationTask
+from headwaiter.v1 import captioning_pb2 as pb
 
 
 class Captioning(TextGenerationTask):
-    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
-        manifest = package.manifest
-        super().__init__(package, session, settings, max_length=manifest.limits["max_length"])
-        assert manifest.preprocessing.image is not None
-        self._reader = ImageReader(manifest.preprocessing.image, manifest, settings.limits.pixels)
+    def __init__(self, package: Package, engine: Engine[DecodeJob], settings: ModelSettings) -> None:
+        super().__init__(package, engine, settings)
+        image = self.manifest.preprocessing.image
+        assert image is not None
+        self._reader = ImageReader(image, self.manifest, settings.limits.pixels)
+
+    def methods(self) -> Mapping[str, TaskMethod]:
+        return {
+            "Caption": UnaryMethod(self.parse, _format),
+            "CaptionStream": TextStreamMethod(self.parse_stream, pb.CaptionStreamResponse),
+        }
+
+    def warm_up(self) -> None:
+        self.caption(self.blank_image(), DecodingOptions(max_new_tokens=1, num_beams=1)).result()
+
+    def parse(self, request: pb.CaptionRequest, deadline: float | None) -> Submission[GeneratedText]:
+        check_inputs(request.image, "image")
+        options, prompt = parse_decoding(request.decoding), request.prompt
+        inputs = [
+            partial(self.caption, image.data, options, prompt=prompt, deadline=deadline, field=f"image[{index}]")
+            for index, image in enumerate(request.image)
+        ]
+        return Submission(inputs, cost=None)
+
+    def parse_stream(self, request: pb.CaptionStreamRequest, deadline: float | None) -> StreamSubmission:
+        options = parse_decoding(request.decoding)
+        begin = partial(self.caption_stream, request.image.data, options, prompt=request.prompt, deadline=deadline)
+        return StreamSubmission(begin, cost=None)
 
     def caption(
         self,
@@ -55,3 +82,25 @@ class Captioning(TextGenerationTask):
         tokens = [*self.defaults.decoder_start_token_ids, *(self.tokenizer.encode(prompt) if prompt else [])]
         check_length(len(tokens), self.max_length - 1, "prompt")
         return DecoderInput(tokens, {"pixels": self._reader.read(image, field).pixels[None]})
+
+
+def _format(results: Sequence[GeneratedText]) -> pb.CaptionResponse:
+    return pb.CaptionResponse(
+        results=[pb.CaptionResult(hypotheses=hypothesis_messages(result.hypotheses)) for result in results]
+    )
+
+
+class CaptioningModel(Model[Captioning]):
+    def caption(
+        self, image: ImageInput | Sequence[ImageInput], *, prompt: str = "", **decoding: Any
+    ) -> list[GeneratedText]:
+        """Caption one or several images, given as bytes or paths; results are in the order of the images."""
+        options = DecodingOptions(**decoding)
+        return submit_all(
+            read_images(image),
+            lambda data, field: self.task.caption(data, options, prompt=prompt, field=field),
+            "image",
+        )
+
+    def caption_stream(self, image: ImageInput, *, prompt: str = "", **decoding: Any) -> Iterable[str]:
+        return self.task.caption_stream(read_image(image), DecodingOptions(**decoding), prompt=prompt)

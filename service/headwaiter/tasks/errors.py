@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from functools import partial
 from typing import Any
+
+MAX_INPUTS = 256  # of one request
 
 
 class InputError(ValueError):
@@ -29,6 +32,16 @@ def check_encodable(text: str, field: str) -> None:
     except UnicodeEncodeError as error:
         message = f"{field} has a lone surrogate at position {error.start:,}; it must be valid Unicode"
         raise InputError(message, field=field) from None
+
+
+def check_inputs(inputs: Sized, field: str) -> None:
+    """Check the number of inputs of a request, before anything is built for them."""
+    count = len(inputs)
+    if not count:
+        raise InputError(f"{field} is empty; at least one input is required", field=field, limit=1)
+    if count > MAX_INPUTS:
+        message = f"{field} has {count:,} inputs; the limit is {MAX_INPUTS:,}"
+        raise InputError(message, field=field, limit=MAX_INPUTS)
 
 
 def check_length(count: int, limit: int, field: str, unit: str = "tokens") -> None:

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import io
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from headwaiter.engine.batcher import ForwardJob
+from headwaiter.engine.futures import Pending
 from headwaiter.engine.session import Arrays
+from headwaiter.engine.settings import ModelSettings
+from headwaiter.engine.worker import Engine
+from headwaiter.package.manifest import Package
 from headwaiter.tasks.errors import InputError, check_positive, check_seed
+from headwaiter.tasks.forward_pass import ForwardPassTask, WithUsage
+from headwaiter.tasks.messages import optional
+from headwaiter.tasks.model import Model, submit_all
+from headwaiter.tasks.task import Submission, TaskMethod, UnaryMethod
+from headwaiter.v1 import common_pb2
+from headwaiter.v1 import generation_pb2 as pb
 
 Pixels = NDArray[np.uint8]
 
 
-class ImageGeneration:
-    """Noise sampling and postprocessing for image generators. Stateless, so threads may share it."""
+class ImageGeneration(ForwardPassTask):
+    def __init__(self, package: Package, engine: Engine[ForwardJob], settings: ModelSettings) -> None:
+        super().__init__(package, engine, settings)
+        assert self.manifest.noise is not None
+        self._noise_size, self._max_count = self.manifest.noise, settings.limits.images
 
-    def __init__(self, noise_size: int, *, max_count: int) -> None:
-        self._noise_size, self._max_count = noise_size, max_count
+    def methods(self) -> Mapping[str, TaskMethod]:
+        return {"GenerateImages": UnaryMethod(self.parse, _format, formats_off_loop=True)}
+
+    def warm_up(self) -> None:
+        (noise,) = self.sample_noise(1, 0)
+        self.submit_noise(noise).result()
+
+    def parse(self, request: pb.GenerateImagesRequest, deadline: float | None) -> Submission[WithUsage[Pixels]]:
+        samples = self.sample_noise(optional(request, "count", 1), optional(request, "seed"))
+        return Submission([partial(self.submit_noise, noise, deadline=deadline) for noise in samples], cost=0)
+
+    def submit_noise(self, noise: Arrays, *, deadline: float | None = None) -> Pending[WithUsage[Pixels]]:
+        return self.submit(noise, self.postprocess, started=time.monotonic(), deadline=deadline)
 
     def sample_noise(self, count: int, seed: int | None) -> list[Arrays]:
         """Return `noise` [size] for each image; it depends only on the seed and the index of the image."""
@@ -43,3 +71,15 @@ def png(pixels: Pixels) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _format(results: Sequence[WithUsage[Pixels]]) -> pb.GenerateImagesResponse:
+    return pb.GenerateImagesResponse(images=[common_pb2.Image(data=png(result.answer)) for result in results])
+
+
+class ImageGenerationModel(Model[ImageGeneration]):
+    def generate_images(self, count: int = 1, *, seed: int | None = None) -> list[bytes]:
+        """Generate `count` PNG files. With the same seed, the first images are the same for every `count`."""
+        samples = self.task.sample_noise(count, seed)
+        results = submit_all(samples, lambda noise, _: self.task.submit_noise(noise), "count")
+        return [png(result.answer) for result in results]

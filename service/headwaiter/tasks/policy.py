@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from functools import partial
 
 import numpy as np
 
-from headwaiter.engine.episodes import CloseJob, Episodes, EpisodeState, OpenJob, PolicyStep, StepJob, StepResult
+from headwaiter.engine.episodes import Episodes, OpenJob, PolicyStep, StepJob, StepResult
 from headwaiter.engine.futures import Pending
-from headwaiter.package.manifest import Policy
+from headwaiter.engine.settings import ModelSettings
+from headwaiter.package.manifest import Package
 from headwaiter.tasks.classification import softmax
+from headwaiter.tasks.episode import Action, Episode, HistoryStep
 from headwaiter.tasks.errors import InputError, check_seed
+from headwaiter.tasks.model import Model
+from headwaiter.tasks.policy_messages import EpisodeSession, format_act, parse_act
+from headwaiter.tasks.task import SessionMethod, Task, TaskMethod, UnaryMethod
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """An action: `discrete` is an index, with the `scores` of all actions; `continuous` is a vector."""
-
-    discrete: int | None = None
-    continuous: tuple[float, ...] | None = None
-    scores: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryStep:
-    """One environment step: the observed state, the action taken in it and the reward received for it."""
-
-    state: Sequence[float]
-    action: int | Sequence[float] | None = None
-    reward: float | None = None
-
-
-class PolicyTask:
+class PolicyTask(Task[Episodes]):
     """Validates policy requests, submits them to the engine and converts the results to actions."""
 
-    def __init__(self, engine: Episodes, policy: Policy, timesteps: int) -> None:
-        self.engine, self.policy, self.timesteps = engine, policy, timesteps
+    def __init__(self, package: Package, engine: Episodes, settings: ModelSettings) -> None:
+        super().__init__(package, engine, settings)
+        assert self.manifest.policy is not None
+        self.policy, self.timesteps = self.manifest.policy, self.manifest.limits["timesteps"]
+
+    def methods(self) -> Mapping[str, TaskMethod]:
+        return {
+            "Act": UnaryMethod(partial(parse_act, self), format_act),
+            "Episode": SessionMethod(partial(EpisodeSession, self)),
+        }
+
+    def warm_up(self) -> None:
+        self.act([HistoryStep([0.0] * self.policy.state_size)], 0.0).result()
 
     def act(
         self, history: Sequence[HistoryStep], target_return: float, *, deadline: float | None = None
@@ -119,65 +115,11 @@ class PolicyTask:
             )
 
 
-class Episode:
-    """One episode of an environment: `step` takes a state and the reward of the last action, and returns an action."""
+class PolicyModel(Model[PolicyTask]):
+    def act(self, history: Sequence[HistoryStep], target_return: float) -> Action:
+        """Return the action for the last state of a history."""
+        return self.task.action(self.task.act(history, target_return).result())
 
-    def __init__(
-        self, task: PolicyTask, episode_state: EpisodeState, return_to_go: float, greedy: bool, seed: int | None
-    ) -> None:
-        self._task, self._episode_state, self._return_to_go = task, episode_state, return_to_go
-        self._rng = None if greedy else np.random.default_rng(seed)
-        self._last: Action | None = None
-        self._count = 0
-
-    def step(
-        self, state: Sequence[float], reward: float | None = None, *, taken: int | Sequence[float] | None = None
-    ) -> Action:
-        """Return the next action. Set `taken` if the last action was not the one returned by the last step."""
-        return self.answer(self.submit(state, reward, taken=taken).result())
-
-    def submit(
-        self, state: Sequence[float], reward: float | None = None, *, taken: int | Sequence[float] | None = None
-    ) -> Future[StepResult]:
-        task = self._task
-        task._check_length(self._count + 1, "episode")
-        observation = task._vector(state, task.policy.state_size, "state")
-        if self._last is None:
-            steps = [PolicyStep(self._return_to_go, observation)]
-        else:
-            action = task.encode_action(self._last) if taken is None else task._action(taken, "taken")
-            self._return_to_go -= task._number(reward, "reward")
-            # The first step is in the cache already, except for its action.
-            steps = [PolicyStep(0.0, observation, action), PolicyStep(self._return_to_go, observation)]
-        job = StepJob(self._episode_state, steps)
-        task.engine.submit(job)
-        self._count += 1
-        return job.future
-
-    def answer(self, result: StepResult) -> Action:
-        """Return the action of a submitted step and remember it as the last action."""
-        self._last = self._task.action(result, self._rng)
-        return self._last
-
-    def record_action(self, action: int | Sequence[float]) -> None:
-        """Replace the last action with the one that was taken, as when a history is replayed."""
-        vector = self._task._action(action, "action")
-        self._last = Action(discrete=action) if isinstance(action, int) else Action(continuous=tuple(vector.tolist()))
-
-    def close(self) -> None:
-        self.release().result()
-
-    def release(self) -> Future[None]:
-        """Free the episode's slot without waiting for it."""
-        job = CloseJob(self._episode_state)
-        self._task.engine.submit(job)
-        return job.future
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._task.engine.is_alive:
-            self.close()
+    def episode(self, target_return: float, *, greedy: bool = True, seed: int | None = None) -> Episode:
+        """Open an episode; unless `greedy`, discrete actions are sampled."""
+        return self.task.open_episode(target_return, greedy=greedy, seed=seed).result()

@@ -9,16 +9,18 @@ from functools import partial
 from itertools import chain
 from typing import Protocol
 
-from headwaiter.engine.decoder import open_decoder
+from headwaiter.engine.factory import decoder_max_length
 from headwaiter.engine.futures import Pending, Stream
 from headwaiter.engine.sequence import DecodeJob, DecodingResult
-from headwaiter.engine.session import Arrays, Session
+from headwaiter.engine.session import Arrays
 from headwaiter.engine.settings import ModelSettings
-from headwaiter.package.manifest import Package, padded_length
+from headwaiter.engine.worker import Engine
+from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingLimits, DecodingOptions, resolve
 from headwaiter.tasks.errors import InputError
 from headwaiter.tasks.results import GeneratedText, Hypothesis, Timing, Usage, combine_finish_reasons
 from headwaiter.tasks.streaming import IncrementalDetokenizer
+from headwaiter.tasks.task import Task
 from headwaiter.tasks.text import Tokenizer
 
 
@@ -31,21 +33,25 @@ class DecoderInput:
     source_length: int = 0
 
 
-class TextGenerationTask:
-    """A decoder engine with a tokenizer. `max_length` limits prompt and generated tokens together."""
+class TextGenerationTask(Task[Engine[DecodeJob]]):
+    """A decoder with a tokenizer. `max_length` limits prompt and generated tokens together."""
 
-    def __init__(self, package: Package, session: Session, settings: ModelSettings, *, max_length: int) -> None:
+    decoding_limits: DecodingLimits
+
+    def __init__(self, package: Package, engine: Engine[DecodeJob], settings: ModelSettings) -> None:
+        super().__init__(package, engine, settings)
         manifest = package.manifest
         assert manifest.decoding is not None
         assert manifest.preprocessing.text is not None
         self.defaults, self.text_settings = manifest.decoding, manifest.preprocessing.text
         self.tokenizer = Tokenizer.open(package.folder, self.text_settings)
-        limits, slots = settings.limits, settings.max_sequences
+        limits = settings.limits
+        self.max_length = decoder_max_length(manifest.limits["max_length"], limits.new_tokens, self.max_prompt_tokens)
+        self.max_text_length = limits.text
         self.decoding_limits = DecodingLimits(
-            new_tokens=min(limits.new_tokens, max_length - 1), num_beams=min(limits.num_beams, slots)
+            new_tokens=min(limits.new_tokens, self.max_length - 1),
+            num_beams=min(limits.num_beams, settings.max_sequences),
         )
-        self.max_length, self.max_text_length = max_length, limits.text
-        self.engine = open_decoder(session, slots=slots, max_length=max_length)
 
     def submit(
         self,
@@ -237,8 +243,3 @@ class GeneratedTextStream:
 
     def _final_delta(self) -> str:
         return self._next_delta() if all(self._complete) else ""
-
-
-def decoder_max_length(limit: int, prompt_length: int, max_new_tokens: int) -> int:
-    """Return the KV cache length for a prompt and its generated tokens, padded, at most `limit`."""
-    return min(limit, padded_length(prompt_length + max_new_tokens))

@@ -3,37 +3,62 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from headwaiter.engine.futures import Pending
-from headwaiter.engine.sequence import DecodingResult
-from headwaiter.engine.session import Session
+from headwaiter.engine.sequence import DecodeJob, DecodingResult
 from headwaiter.engine.settings import ModelSettings
+from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
-from headwaiter.tasks.errors import check_length
+from headwaiter.tasks.errors import InputError, check_inputs, check_length
+from headwaiter.tasks.messages import hypothesis_messages, optional, parse_decoding
+from headwaiter.tasks.model import Model, as_list, submit_all
 from headwaiter.tasks.results import GeneratedText, Hypothesis, combine_finish_reasons
 from headwaiter.tasks.sentences import Piece, join, split_to_fit
-from headwaiter.tasks.text_generation import (
-    DecoderInput,
-    GeneratedTextStream,
-    TextGenerationTask,
-    decoder_max_length,
-)
+from headwaiter.tasks.task import StreamSubmission, Submission, TaskMethod, TextStreamMethod, UnaryMethod
+from headwaiter.tasks.text_generation import DecoderInput, GeneratedTextStream, TextGenerationTask
+from headwaiter.v1 import translation_pb2 as pb
 
 _MAX_SENTENCE_TOKENS = 512  # models are trained on sentences, even if their position embeddings allow more
 
 
 class Translation(TextGenerationTask):
-    def __init__(self, package: Package, session: Session, settings: ModelSettings) -> None:
-        limits = package.manifest.limits
-        max_length = decoder_max_length(limits["max_length"], 2, settings.limits.new_tokens)
-        super().__init__(package, session, settings, max_length=max_length)
-        self.max_source_length = min(limits["source"], _MAX_SENTENCE_TOKENS)
+    max_prompt_tokens = 2  # the start token and, for multilingual models, the target language
+
+    def __init__(self, package: Package, engine: Engine[DecodeJob], settings: ModelSettings) -> None:
+        super().__init__(package, engine, settings)
+        self.max_source_length = min(package.manifest.limits["source"], _MAX_SENTENCE_TOKENS)
+
+    def methods(self) -> Mapping[str, TaskMethod]:
+        return {
+            "Translate": UnaryMethod(self.parse, _format),
+            "TranslateStream": TextStreamMethod(self.parse_stream, pb.TranslateStreamResponse),
+        }
+
+    def warm_up(self) -> None:
+        self.translate("warm", DecodingOptions(max_new_tokens=1, num_beams=1)).result()
+
+    def parse(self, request: pb.TranslateRequest, deadline: float | None) -> Submission[GeneratedText]:
+        check_inputs(request.text, "text")
+        self._check_languages(request)
+        options, split = parse_decoding(request.decoding), optional(request, "split", True)
+        inputs = [
+            partial(self.translate, text, options, split=split, deadline=deadline, field=f"text[{index}]")
+            for index, text in enumerate(request.text)
+        ]
+        return Submission(inputs, cost=sum(map(len, request.text)))
+
+    def parse_stream(self, request: pb.TranslateStreamRequest, deadline: float | None) -> StreamSubmission:
+        self._check_languages(request)
+        options, split = parse_decoding(request.decoding), optional(request, "split", True)
+        begin = partial(self.translate_stream, request.text, options, split=split, deadline=deadline)
+        return StreamSubmission(begin, cost=len(request.text))
 
     def translate(
         self,
@@ -83,6 +108,14 @@ class Translation(TextGenerationTask):
             DecoderInput(self.defaults.decoder_start_token_ids, {"tokens": np.array(ids)}, len(ids)) for ids in sources
         ]
 
+    def _check_languages(self, request: pb.TranslateRequest | pb.TranslateStreamRequest) -> None:
+        """Raise InputError if the request states a language other than the model's."""
+        for side, supported in (self.manifest.languages or {}).items():
+            field = f"{side}_language"
+            language = optional(request, field, supported)
+            if language != supported:
+                raise InputError(f"{field} is {language!r}; this model supports {supported!r}", field=field)
+
     def _join_sentences(
         self, pieces: list[Piece], results: list[list[DecodingResult]], preprocessing_seconds: float
     ) -> GeneratedText:
@@ -104,3 +137,26 @@ def _apply_layout(pieces: Sequence[Piece], texts: Sequence[str], *, complete: bo
     indices = [index for index, piece in enumerate(pieces) if piece.translatable]
     end = len(pieces) if complete and len(texts) == len(indices) else indices[len(texts) - 1] + 1
     return join(pieces[:end], texts)
+
+
+def _format(results: Sequence[GeneratedText]) -> pb.TranslateResponse:
+    return pb.TranslateResponse(
+        results=[
+            pb.TranslateResult(
+                hypotheses=hypothesis_messages(result.hypotheses), sentences=hypothesis_messages(result.sentences)
+            )
+            for result in results
+        ]
+    )
+
+
+class TranslationModel(Model[Translation]):
+    def translate(self, text: str | Sequence[str], *, split: bool = True, **decoding: Any) -> list[GeneratedText]:
+        """Translate one or several texts; results are in the order of the texts."""
+        options = DecodingOptions(**decoding)
+        return submit_all(
+            as_list(text), lambda item, field: self.task.translate(item, options, split=split, field=field), "text"
+        )
+
+    def translate_stream(self, text: str, *, split: bool = True, **decoding: Any) -> Iterable[str]:
+        return self.task.translate_stream(text, DecodingOptions(**decoding), split=split)

@@ -13,20 +13,20 @@ from transformers import AutoImageProcessor, DetrForObjectDetection
 
 from headwaiter.engine.batcher import Batcher, ForwardJob
 from headwaiter.engine.session import Arrays, Session
-from headwaiter.engine.settings import Limits
-from headwaiter.tasks.detection import Detection
+from headwaiter.tasks.detection import Detection, Options
 from headwaiter.tasks.errors import InputError
 from headwaiter.tasks.images import PreparedImage
 from tests.checkpoints_kit import CLASSES
 from tests.conftest import Packages
 from tests.images_kit import random_png
+from tests.task_kit import open_task
 
 SIZES = [(64, 48), (48, 64), (200, 57), (33, 90), (64, 48)]
 
 
 @pytest.fixture
 def task(packages: Packages) -> Detection:
-    return Detection(packages("detr", "fp32").package)
+    return open_task(Detection, packages("detr", "fp32").package)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, None, 0.9])
@@ -35,7 +35,7 @@ def test_detect_matches_transformers(packages: Packages, threshold: float | None
     folder, package = exported.checkpoint, exported.package
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
     original = DetrForObjectDetection.from_pretrained(folder).eval()
-    task, batcher = Detection(package), Batcher(Session(package, threads=1))
+    task, batcher = open_task(Detection, package), Batcher(Session(package, threads=1))
     batcher.start()
     files = [random_png(*size) for size in SIZES]
     prepared = [task.prepare_image(data) for data in files]
@@ -43,7 +43,7 @@ def test_detect_matches_transformers(packages: Packages, threshold: float | None
     for job in jobs:
         batcher.submit(job)
     for data, prepared_image, job in zip(files, prepared, jobs, strict=True):
-        detections = task.postprocess(job.future.result(60).outputs, prepared_image, threshold=threshold)
+        detections = task.postprocess(job.future.result(60).outputs, prepared_image, options=Options(threshold))
         image = Image.open(io.BytesIO(data))
         with torch.no_grad():
             outputs = original(**processor(image, return_tensors="pt"))
@@ -84,10 +84,10 @@ def test_postprocess_sorts_by_score_and_clips_boxes(task: Detection) -> None:
 
 
 def test_postprocess_max_boxes_and_threshold_select_boxes(task: Detection) -> None:
-    assert [box.index for box in task.postprocess(QUERIES, IMAGE, max_boxes=2).boxes] == [0, 1]
-    assert len(task.postprocess(QUERIES, IMAGE, threshold=0.0).boxes) == 4
-    assert len(task.postprocess(QUERIES, IMAGE, threshold=0.7).boxes) == 1
-    assert task.postprocess(QUERIES, IMAGE, threshold=1.0).boxes == ()
+    assert [box.index for box in task.postprocess(QUERIES, IMAGE, options=Options(max_boxes=2)).boxes] == [0, 1]
+    assert len(task.postprocess(QUERIES, IMAGE, options=Options(threshold=0.0)).boxes) == 4
+    assert len(task.postprocess(QUERIES, IMAGE, options=Options(threshold=0.7)).boxes) == 1
+    assert task.postprocess(QUERIES, IMAGE, options=Options(threshold=1.0)).boxes == ()
 
 
 def test_prepare_image_applies_exif_orientation(task: Detection) -> None:
@@ -105,7 +105,7 @@ def test_prepare_image_applies_exif_orientation(task: Detection) -> None:
 )
 def test_postprocess_invalid_option_is_rejected(task: Detection, options: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError, match=f"^{field} is .* must be") as caught:
-        task.postprocess(QUERIES, IMAGE, **options)
+        task.postprocess(QUERIES, IMAGE, options=Options(**options))
     assert caught.value.field == field
 
 
@@ -114,6 +114,6 @@ def test_prepare_image_invalid_image_is_rejected(packages: Packages, task: Detec
         task.prepare_image(b"soup", field="image[1]")
     with pytest.raises(InputError, match="too narrow"):
         task.prepare_image(random_png(1, 900))
-    small = Detection(packages("detr", "fp32").package, Limits(pixels=100))
+    small = open_task(Detection, packages("detr", "fp32").package, limits={"pixels": 100})
     with pytest.raises(InputError, match=r"^image has 11 × 10 pixels; the limit is 100 "):
         small.prepare_image(random_png(11, 10))

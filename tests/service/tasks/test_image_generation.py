@@ -109,7 +109,7 @@ def test_generate_images_lower_precision_gives_distinct_images(
 def test_generate_images_same_seed_gives_same_images_in_any_batch(package: Package) -> None:
     with open_model(package.folder, threads=1) as served:
         images = served.generate_images(40, seed=11)
-        concurrent = [served.submit(noise) for noise in served.task.sample_noise(30, seed=5)]
+        concurrent = [served.task.submit_noise(noise) for noise in served.task.sample_noise(30, seed=5)]
         repeated = served.generate_images(3, seed=11)
         assert served.generate_images(1, seed=11) == images[:1]
         assert repeated == images[:3]

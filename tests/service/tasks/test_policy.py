@@ -16,9 +16,9 @@ from headwaiter.engine.episodes import EpisodeClosedError, EpisodesFullError
 from headwaiter.engine.session import Session
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import open_package
+from headwaiter.tasks.episode import HistoryStep
 from headwaiter.tasks.errors import InputError
-from headwaiter.tasks.model import PolicyModel
-from headwaiter.tasks.policy import HistoryStep
+from headwaiter.tasks.policy import PolicyModel
 from headwaiter_export.pipeline import ExportRequest, export
 
 CONTEXT, TIMESTEPS, STATE, ACTION = 8, 64, 5, 3

@@ -17,11 +17,14 @@ from transformers import AutoTokenizer, GPT2LMHeadModel, VisionEncoderDecoderMod
 
 from headwaiter import open_model
 from headwaiter.engine.settings import ModelSettings
+from headwaiter.tasks.captioning import CaptioningModel
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.generation import GenerationModel
 from headwaiter.tasks.images import prepare
-from headwaiter.tasks.model import CaptioningModel, GenerationModel, TranslationModel, load_model
+from headwaiter.tasks.loading import load_model
 from headwaiter.tasks.results import combine_finish_reasons
+from headwaiter.tasks.translation import TranslationModel
 from tests.conftest import Packages
 
 SENTENCES = ["The kitchen is open.", "今天天气很好。", "Où est la gare ?", "We close at ten!", "Noch ein Satz."]

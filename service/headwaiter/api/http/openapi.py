@@ -91,7 +91,7 @@ def _summary(description: DescribeResponse) -> str:
 
 def _operation(route: Route, description: DescribeResponse, schemas: dict[str, Any], needs_key: bool) -> dict[str, Any]:
     method, request = route.method, schemas[_request_name(route.method)]
-    content = {_JSON: {"schema": _reference(_request_name(method)), "example": example(method.name, description)}}
+    content = {_JSON: {"schema": _reference(_request_name(method)), "example": example(method, description)}}
     if "image" in request["properties"]:
         content[_FORM] = {"schema": _form_schema(request)}
     responses: dict[str, Any] = {_JSON: {"schema": _reference(_response_name(method))}}

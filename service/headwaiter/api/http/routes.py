@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from headwaiter.api.methods import METHODS, Method
@@ -20,13 +19,8 @@ class Route:
         return (self.method,) if self.stream is None else (self.method, self.stream)
 
 
-def _path(method: Method) -> str:
-    """The method name in kebab case: GenerateImages is at /generate-images."""
-    return "/" + re.sub(r"(?<=[a-z])(?=[A-Z])", "-", method.name).lower()
-
-
 ROUTES = tuple(
-    Route(_path(method), method, METHODS.get(f"{method.name}Stream"))
+    Route(f"/{method.command}", method, METHODS.get(f"{method.name}Stream"))
     for method in METHODS.values()
     if not method.server_streaming and method.service != DESCRIBE.service
 )

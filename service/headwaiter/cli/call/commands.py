@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -11,9 +12,11 @@ import typer
 from headwaiter.cli.call import output
 from headwaiter.cli.call.box_drawing import check_image_path, draw_boxes
 from headwaiter.cli.call.context import DECODING_OPTIONS, CallContext, subcommand
+from headwaiter.cli.call.derived_commands import derive_command, unary_methods
 from headwaiter.cli.call.image_files import check_output_path, save_images
 from headwaiter.cli.call.json_messages import read_history
 from headwaiter.client import InvalidInput, operations
+from headwaiter.protocol.tasks import resolve, task_specs
 
 Input = TypeVar("Input")
 Texts = Annotated[
@@ -27,7 +30,7 @@ Stream = Annotated[bool, typer.Option("--stream", help="Print the text as it is 
 def add_commands(app: typer.Typer) -> None:
     call = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
     call.callback()(call_command)
-    for name, command in _SUBCOMMANDS.items():
+    for name, command in _subcommands().items():
         call.command(name, no_args_is_help=False)(command)
     app.add_typer(call, name="call")
 
@@ -241,16 +244,15 @@ def describe(call_context: CallContext) -> None:
     call_context.execute(operations.describe(call_context.model), output.print_description)
 
 
-_SUBCOMMANDS = {
-    "translate": translate,
-    "caption": caption,
-    "classify": classify,
-    "detect": detect,
-    "act": act,
-    "generate": generate,
-    "generate-images": generate_images,
-    "describe": describe,
-}
+def _subcommands() -> dict[str, Callable[..., None]]:
+    """The commands of all tasks; those that a task does not name are derived from its protocol."""
+    commands: dict[str, Callable[..., None]] = {}
+    for spec in task_specs().values():
+        if spec.commands:
+            commands |= {name: resolve(import_string) for name, import_string in spec.commands}
+        else:
+            commands |= {method.command: derive_command(method) for method in unary_methods(spec)}
+    return {**commands, "describe": describe}
 
 
 def _read_texts(arguments: list[str] | None, field: str) -> list[str]:
