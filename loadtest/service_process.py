@@ -30,6 +30,7 @@ class ServiceProcess:
     ports: dict[str, int]
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
+    options: Sequence[str] = ()
 
     @property
     def grpc(self) -> str:
@@ -60,7 +61,9 @@ class ServiceProcess:
     def change(self, models: dict[str, Any]) -> None:
         """Rewrite the configuration and deploy it with a second `headwaiter serve`."""
         write_config(self.file, self.ports, models)
-        result = subprocess.run(_command(self.file), capture_output=True, text=True, timeout=START_SECONDS)
+        result = subprocess.run(
+            _command(self.file, self.options), capture_output=True, text=True, timeout=START_SECONDS
+        )
         assert result.returncode == 0, result.stdout + result.stderr
 
     def stop(self) -> int:
@@ -79,24 +82,26 @@ def running_service(
     models: dict[str, Any],
     *,
     program: Sequence[str] | None = None,
+    options: Sequence[str] = (),
     python: Path = Path(sys.executable),
     **more: Any,
 ) -> Iterator[ServiceProcess]:
     """Start a service, yield it when it is ready, and stop it with all its processes at the end.
 
     `program` replaces `headwaiter serve`; the configuration file and `local` are inserted before its last argument.
+    `options` are options of `headwaiter serve`, such as `--single-process`.
     `python` selects the environment whose `headwaiter` runs. Remaining keywords are added to the configuration.
     """
     file, ports = folder / "serve.yaml", free_ports("grpc", "http", "metrics")
     write_config(file, ports, models, **more)
     process = subprocess.Popen(
-        _command(file, python) if program is None else [*program[:-1], str(file), "local", program[-1]],
+        _command(file, options, python) if program is None else [*program[:-1], str(file), "local", program[-1]],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
-    service, ready = ServiceProcess(file, ports, process), threading.Event()
+    service, ready = ServiceProcess(file, ports, process, options=options), threading.Event()
     threading.Thread(target=_read_output, args=(service, ready), daemon=True).start()
     try:
         _wait_until_ready(service, ready)
@@ -122,8 +127,8 @@ def _wait_until_ready(service: ServiceProcess, ready: threading.Event) -> None:
         assert time.monotonic() < deadline, f"the service did not start within {START_SECONDS} s:\n{output}"
 
 
-def _command(file: Path, python: Path = Path(sys.executable)) -> list[str]:
-    return [str(python.with_name("headwaiter")), "serve", str(file)]
+def _command(file: Path, options: Sequence[str], python: Path = Path(sys.executable)) -> list[str]:
+    return [str(python.with_name("headwaiter")), "serve", str(file), *options]
 
 
 def free_ports(*names: str) -> dict[str, int]:

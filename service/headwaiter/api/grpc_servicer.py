@@ -75,6 +75,12 @@ def accept(endpoint: Endpoint, method: Method, context: GrpcContext) -> bool:
     return True
 
 
+def reject(endpoint: Endpoint, method: Method, context: GrpcContext, error: Exception) -> None:
+    """Record a call that is rejected before it is dispatched, and set the error on `context`."""
+    request_context = _begin_request(method, context)
+    _set_error(context, request_context, endpoint.failed(request_context, error))
+
+
 def _unary(method: Method) -> Any:
     async def answer(self: Servicer, request: Message, grpc_context: GrpcContext) -> Message:
         request_context = _begin_request(method, grpc_context)

@@ -50,8 +50,11 @@ def serve_command(
     http_port: Annotated[int | None, typer.Option(help="HTTP port (default: http.port in the file).")] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Metrics port (default: metrics.port in the file).")] = None,
     check_ports: Annotated[bool, typer.Option("--check-ports", help="Check that the ports are free and exit.")] = False,
+    single_process: Annotated[
+        bool, typer.Option("--single-process", help="Serve in this process without Ray: one replica of each model.")
+    ] = False,
 ) -> None:
-    """Serve models over gRPC and HTTP on a local Ray instance.
+    """Serve models over gRPC and HTTP on a local Ray instance, or in this process with --single-process.
 
     Ctrl-C or SIGTERM completes the running requests and stops. After editing the file, run the command again or send
     SIGHUP to the process: changed models are replaced without downtime, the others keep running.
@@ -62,13 +65,26 @@ def serve_command(
 
       headwaiter serve serve.yaml --grpc-port 9100
 
+      headwaiter serve serve.yaml --single-process
+
       headwaiter serve serve.yaml --cluster
 
       headwaiter serve serve.yaml --render --models-at /models > serveConfigV2.yaml
     """
+    ports = {"grpc": grpc_port, "http": http_port, "metrics": metrics_port}
+    if single_process:
+        from headwaiter.cli.serve_single_process import serve_single_process
+
+        refused = {"--cluster": cluster, "--render": rendered, "--models-at": models_at, "--keys-at": keys_at}
+        serve_single_process(
+            file,
+            {section: port for section, port in ports.items() if port is not None},
+            check_ports_only=check_ports,
+            refused=[option for option, value in refused.items() if value],
+        )
+        return
     from headwaiter.serving.ray_config import NodePaths, render
 
-    ports = {"grpc": grpc_port, "http": http_port, "metrics": metrics_port}
     mode = "check-ports" if check_ports else "render" if rendered else "cluster" if cluster else "local"
 
     if (models_at or keys_at) and not rendered:
@@ -205,7 +221,7 @@ def serve(file: Path, render: Render, *, mode: str, ports: Ports | None = None) 
         console.fail(f"Serving needs {error.name}, which is not installed; run pip install 'headwaiter[serve,cpu]'.", 2)
     try:
         if mode == "check-ports":
-            _check_ports(file, ports or {})
+            check_ports(file, ports or {})
             return
         service = load_config(file, ports or {})
         if mode == "render":
@@ -222,7 +238,7 @@ def serve(file: Path, render: Render, *, mode: str, ports: Ports | None = None) 
         console.fail("Stopped before it was ready.", 130)
 
 
-def _check_ports(file: Path, ports: Ports) -> None:
+def check_ports(file: Path, ports: Ports) -> None:
     """Check that the ports are free, unless a running instance of the same file uses them."""
     from headwaiter.serving.config import read_config
     from headwaiter.serving.instance import InstanceRegistry
@@ -257,7 +273,7 @@ def _serve_on_cluster(service: Service, render: Render, console: ServeConsole) -
         print_warnings(service, console)
         rendered = render(service)
         _deploy(service, launch.Cluster(rendered), rendered, console)
-        _print_endpoints(service, console)
+        print_endpoints(service, console)
 
 
 def _serve_locally(service: Service, render: Render, console: ServeConsole) -> None:
@@ -270,6 +286,10 @@ def _serve_locally(service: Service, render: Render, console: ServeConsole) -> N
         _serve_until_stopped(service, render, console, registry)
         return
     instance.check_same_address(service)
+    if not instance.address:
+        raise launch.PreconditionError(
+            f"{service.file} is served by process {instance.pid} with --single-process; stop it, or use that option."
+        )
     console.print_line(f"{service.file} is served by process {instance.pid}; updating it.")
     print_warnings(service, console)
     with launch.connect_to_ray(instance.address):
@@ -298,7 +318,7 @@ def _serve_until_stopped(service: Service, render: Render, console: ServeConsole
         _deploy(service, cluster, rendered, console)
         instance = Instance.for_service(service, cluster)
         registry.publish(instance)
-        _print_endpoints(service, console, cluster)
+        print_endpoints(service, console, cluster.logs)
         with suppress(StopRequested):
             while True:
                 signals.wait_for_hangup()
@@ -373,16 +393,16 @@ def print_warnings(service: Service, console: ServeConsole) -> None:
         )
 
 
-def _print_endpoints(service: Service, console: ServeConsole, cluster: Cluster | None = None) -> None:
+def print_endpoints(service: Service, console: ServeConsole, logs: Path | str | None = None) -> None:
     from headwaiter.cli.example_commands import KEY_VARIABLE, example_commands
 
     config = service.config
     console.print_line()
     console.print_line(f"gRPC     localhost:{config.grpc.port}")
     console.print_line(f"HTTP     http://localhost:{config.http.port}/models")
-    if cluster:
+    if logs:
         console.print_line(f"metrics  http://localhost:{config.metrics.port}/metrics")
-        console.print_line(f"logs     {cluster.logs}")
+        console.print_line(f"logs     {logs}")
     console.print_line()
     if service.keys:
         console.print_line(f"  export {KEY_VARIABLE}=…")

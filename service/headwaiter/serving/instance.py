@@ -20,8 +20,8 @@ class Instance:
     """A running `headwaiter serve`."""
 
     pid: int
-    address: str  # of the Ray cluster
-    node: str  # Ray node id
+    address: str  # of the Ray cluster; empty with --single-process
+    node: str  # Ray node id; empty with --single-process
     host: str
     ports: dict[str, int]
 
@@ -34,6 +34,10 @@ class Instance:
             host=service.config.http.host,
             ports=service.config.ports,
         )
+
+    @classmethod
+    def for_single_process(cls, service: Service) -> Instance:
+        return cls(os.getpid(), "", "", service.config.http.host, service.config.ports)
 
     def check_same_address(self, service: Service) -> None:
         """Raise PreconditionError if the service has another host or other ports than the running instance."""
@@ -66,7 +70,7 @@ class InstanceRegistry:
                     "Another `headwaiter serve` of this file is starting or stopping; try again when it has finished."
                 ) from None
             return instance
-        if killed := self._read():
+        if (killed := self._read()) and killed.node:
             haproxy_files.remove(killed.node)
         self.clear()
         return None
