@@ -16,7 +16,7 @@ from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import check_inputs, check_length
 from headwaiter.tasks.images import ImageReader
 from headwaiter.tasks.messages import hypothesis_messages, parse_decoding
-from headwaiter.tasks.model import ImageInput, Model, read_image, read_images, submit_all
+from headwaiter.tasks.model import ImageInput, Model, read_image, read_images
 from headwaiter.tasks.results import GeneratedText
 from headwaiter.tasks.task import StreamSubmission, Submission, TaskMethod, TextStreamMethod, UnaryMethod
 from headwaiter.tasks.text_generation import DecoderInput, GeneratedTextStream, TextGenerationTask
@@ -96,11 +96,12 @@ class CaptioningModel(Model[Captioning]):
     ) -> list[GeneratedText]:
         """Caption one or several images, given as bytes or paths; results are in the order of the images."""
         options = DecodingOptions(**decoding)
-        return submit_all(
+        return self.submit_all(
             read_images(image),
             lambda data, field: self.task.caption(data, options, prompt=prompt, field=field),
             "image",
         )
 
     def caption_stream(self, image: ImageInput, *, prompt: str = "", **decoding: Any) -> Iterable[str]:
+        self.admit()
         return self.task.caption_stream(read_image(image), DecodingOptions(**decoding), prompt=prompt)

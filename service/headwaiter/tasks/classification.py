@@ -28,7 +28,7 @@ from headwaiter.tasks.errors import (
 from headwaiter.tasks.forward_pass import ForwardPassTask, WithUsage
 from headwaiter.tasks.images import ImageReader
 from headwaiter.tasks.messages import optional
-from headwaiter.tasks.model import ImageInput, Model, read_images, submit_all
+from headwaiter.tasks.model import ImageInput, Model, read_images
 from headwaiter.tasks.task import Submission, TaskMethod, UnaryMethod
 from headwaiter.tasks.text import Tokenizer
 from headwaiter.v1 import classification_pb2 as pb
@@ -193,13 +193,13 @@ class ClassificationModel(Model[Classification]):
             raise InputError("exactly one of text and image is required", field="text")
         task = self.task
         if image is None:
-            results = submit_all(
+            results = self.submit_all(
                 _as_text_pairs(text),
                 lambda pair, field: task.submit_text(*pair, options=options, field=field),
                 "text",
             )
         else:
-            results = submit_all(
+            results = self.submit_all(
                 read_images(image), lambda data, field: task.submit_image(data, options=options, field=field), "image"
             )
         return [result.answer for result in results]

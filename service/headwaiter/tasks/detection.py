@@ -21,7 +21,7 @@ from headwaiter.tasks.errors import check_fraction, check_inputs, check_positive
 from headwaiter.tasks.forward_pass import ForwardPassTask, WithUsage
 from headwaiter.tasks.images import ImageReader, PreparedImage
 from headwaiter.tasks.messages import optional
-from headwaiter.tasks.model import ImageInput, Model, read_images, submit_all
+from headwaiter.tasks.model import ImageInput, Model, read_images
 from headwaiter.tasks.task import Submission, TaskMethod, UnaryMethod
 from headwaiter.v1 import detection_pb2 as pb
 
@@ -146,7 +146,7 @@ class DetectionModel(Model[Detection]):
     ) -> list[Detections]:
         """Return the boxes of each image in pixels, most likely first."""
         options = Options(threshold, max_boxes)
-        results = submit_all(
+        results = self.submit_all(
             read_images(image), lambda data, field: self.task.submit_image(data, options=options, field=field), "image"
         )
         return [result.answer for result in results]

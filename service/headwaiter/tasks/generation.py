@@ -11,7 +11,7 @@ from headwaiter.engine.futures import Pending
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import InputError, check_inputs, check_length
 from headwaiter.tasks.messages import hypothesis_messages, parse_decoding
-from headwaiter.tasks.model import Model, as_list, submit_all
+from headwaiter.tasks.model import Model, as_list
 from headwaiter.tasks.results import GeneratedText
 from headwaiter.tasks.task import StreamSubmission, Submission, TaskMethod, TextStreamMethod, UnaryMethod
 from headwaiter.tasks.text_generation import DecoderInput, GeneratedTextStream, TextGenerationTask
@@ -76,7 +76,10 @@ class GenerationModel(Model[Generation]):
     def generate(self, prompt: str | Sequence[str], **decoding: Any) -> list[GeneratedText]:
         """Generate text for one or several prompts; results are in the order of the prompts."""
         options = DecodingOptions(**decoding)
-        return submit_all(as_list(prompt), lambda item, field: self.task.generate(item, options, field=field), "prompt")
+        return self.submit_all(
+            as_list(prompt), lambda item, field: self.task.generate(item, options, field=field), "prompt"
+        )
 
     def generate_stream(self, prompt: str, **decoding: Any) -> Iterable[str]:
+        self.admit()
         return self.task.generate_stream(prompt, DecodingOptions(**decoding))

@@ -20,7 +20,7 @@ from headwaiter.package.manifest import Package
 from headwaiter.tasks.errors import InputError, check_positive, check_seed
 from headwaiter.tasks.forward_pass import ForwardPassTask, WithUsage
 from headwaiter.tasks.messages import optional
-from headwaiter.tasks.model import Model, submit_all
+from headwaiter.tasks.model import Model
 from headwaiter.tasks.task import Submission, TaskMethod, UnaryMethod
 from headwaiter.v1 import common_pb2
 from headwaiter.v1 import generation_pb2 as pb
@@ -81,5 +81,5 @@ class ImageGenerationModel(Model[ImageGeneration]):
     def generate_images(self, count: int = 1, *, seed: int | None = None) -> list[bytes]:
         """Generate `count` PNG files. With the same seed, the first images are the same for every `count`."""
         samples = self.task.sample_noise(count, seed)
-        results = submit_all(samples, lambda noise, _: self.task.submit_noise(noise), "count")
+        results = self.submit_all(samples, lambda noise, _: self.task.submit_noise(noise), "count")
         return [png(result.answer) for result in results]

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from headwaiter.engine.admission import AdmissionController
 from headwaiter.engine.futures import Pending
 from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Manifest, Package
@@ -23,6 +24,7 @@ class Model(Generic[TaskT]):
 
     def __init__(self, task: TaskT) -> None:
         self.task = task
+        self._admission = _admission(task)
         self.engine.start()
         try:
             task.warm_up()
@@ -46,6 +48,30 @@ class Model(Generic[TaskT]):
     def counters(self) -> dict[str, float]:
         return self.engine.counters.snapshot()
 
+    def admit(self) -> None:
+        """Raise QueueFullError if a request would wait for longer than the `limits.max_queue_wait_ms` that was set."""
+        if self._admission is not None:
+            self._admission.admit()
+
+    def submit_all(
+        self, inputs: Sequence[Item], submit: Callable[[Item, str], Pending[Answer]], field: str
+    ) -> list[Answer]:
+        """Submit all inputs and wait for their results; if one input is rejected, all are.
+
+        Long inputs are submitted first, so that fewer slots are idle while the last sequences finish.
+        """
+        self.admit()
+        longest_first = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))  # type: ignore[arg-type]
+        pending: dict[int, Pending[Answer]] = {}
+        try:
+            for index in longest_first:
+                pending[index] = submit(inputs[index], f"{field}[{index}]")
+            return [pending[index].result() for index in range(len(inputs))]
+        except BaseException:
+            for request in pending.values():
+                request.cancel()
+            raise
+
     def close(self, *, drain: bool = True) -> None:
         """Stop the engine. Pending requests are finished if `drain`, otherwise they fail."""
         self.engine.close(drain=drain)
@@ -59,21 +85,12 @@ class Model(Generic[TaskT]):
         self.close(drain=error is None)
 
 
-def submit_all(inputs: Sequence[Item], submit: Callable[[Item, str], Pending[Answer]], field: str) -> list[Answer]:
-    """Submit all inputs and wait for their results; if one input is rejected, all are.
-
-    Long inputs are submitted first, so that fewer slots are idle while the last sequences finish.
-    """
-    longest_first = sorted(range(len(inputs)), key=lambda index: -len(inputs[index]))  # type: ignore[arg-type]
-    pending: dict[int, Pending[Answer]] = {}
-    try:
-        for index in longest_first:
-            pending[index] = submit(inputs[index], f"{field}[{index}]")
-        return [pending[index].result() for index in range(len(inputs))]
-    except BaseException:
-        for request in pending.values():
-            request.cancel()
-        raise
+def _admission(task: Task[Any]) -> AdmissionController | None:
+    """In process, the caller controls the load: nothing is rejected unless a limit was set."""
+    limits = task.settings.limits
+    if "max_queue_wait_ms" not in limits.model_fields_set:
+        return None
+    return AdmissionController(task.engine, name=task.manifest.name, max_wait_seconds=limits.max_queue_wait_ms / 1e3)
 
 
 def as_list(value: Any) -> list[Any]:

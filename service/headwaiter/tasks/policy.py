@@ -118,6 +118,7 @@ class PolicyTask(Task[Episodes]):
 class PolicyModel(Model[PolicyTask]):
     def act(self, history: Sequence[HistoryStep], target_return: float) -> Action:
         """Return the action for the last state of a history."""
+        self.admit()
         return self.task.action(self.task.act(history, target_return).result())
 
     def episode(self, target_return: float, *, greedy: bool = True, seed: int | None = None) -> Episode:

@@ -18,7 +18,7 @@ from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import InputError, check_inputs, check_length
 from headwaiter.tasks.messages import hypothesis_messages, optional, parse_decoding
-from headwaiter.tasks.model import Model, as_list, submit_all
+from headwaiter.tasks.model import Model, as_list
 from headwaiter.tasks.results import GeneratedText, Hypothesis, combine_finish_reasons
 from headwaiter.tasks.sentences import Piece, join, split_to_fit
 from headwaiter.tasks.task import StreamSubmission, Submission, TaskMethod, TextStreamMethod, UnaryMethod
@@ -154,9 +154,10 @@ class TranslationModel(Model[Translation]):
     def translate(self, text: str | Sequence[str], *, split: bool = True, **decoding: Any) -> list[GeneratedText]:
         """Translate one or several texts; results are in the order of the texts."""
         options = DecodingOptions(**decoding)
-        return submit_all(
+        return self.submit_all(
             as_list(text), lambda item, field: self.task.translate(item, options, split=split, field=field), "text"
         )
 
     def translate_stream(self, text: str, *, split: bool = True, **decoding: Any) -> Iterable[str]:
+        self.admit()
         return self.task.translate_stream(text, DecodingOptions(**decoding), split=split)

@@ -290,7 +290,7 @@ def test_request_size_limited_by_server_only(call: Caller, server: EchoServer) -
 def test_clients_have_same_methods_and_signatures() -> None:
     methods = {name for name, value in vars(Client).items() if hasattr(value, "__wrapped__")}
     assert methods == {name for name, value in vars(AsyncClient).items() if hasattr(value, "__wrapped__")}
-    assert len(methods) == 13
+    assert methods >= {"translate", "classify", "call"}
     for name in methods:
         assert inspect.signature(getattr(Client, name)) == inspect.signature(getattr(AsyncClient, name))
     assert list(inspect.signature(Client("x").translate).parameters)[:2] == ["model", "text"]

@@ -12,13 +12,13 @@ from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
 from headwaiter import open_model
 from headwaiter.engine.buffers import DeviceMemory, Memory
-from headwaiter.engine.episodes import EpisodeClosedError, EpisodesFullError
+from headwaiter.engine.episodes import EpisodeClosedError, Episodes, EpisodesFullError
 from headwaiter.engine.session import Session
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import open_package
 from headwaiter.tasks.episode import HistoryStep
 from headwaiter.tasks.errors import InputError
-from headwaiter.tasks.policy import PolicyModel
+from headwaiter.tasks.policy import PolicyModel, PolicyTask
 from headwaiter_export.pipeline import ExportRequest, export
 
 CONTEXT, TIMESTEPS, STATE, ACTION = 8, 64, 5, 3
@@ -139,7 +139,9 @@ def _run_episodes(folder: Path, memory: Memory | None) -> list[list[float]]:
     """Run batched and single steps beyond the context; closing the first episode moves the others to other slots."""
     package = open_package(folder)
     actions = []
-    with PolicyModel(package, Session(package, threads=1, memory=memory), ModelSettings(max_sequences=3)) as model:
+    settings = ModelSettings(max_sequences=3)
+    engine = Episodes(Session(package, threads=1, memory=memory), slots=3)
+    with PolicyModel(PolicyTask(package, engine, settings)) as model:
         trajectories = [Trajectory(seed) for seed in range(3)]
         episodes = [model.episode(TARGET) for _ in trajectories]
         for step in range(2 * CONTEXT):
