@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from headwaiter.serving.ray_config import NODE_ENVIRONMENT
+from headwaiter.serving.ray_compat import NODE_ENVIRONMENT
 from loadtest.cluster.network_namespaces import Machine, machines, processes
 from loadtest.service_process import process_title, write_config
 

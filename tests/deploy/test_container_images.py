@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from headwaiter.serving.ray_config import NODE_ENVIRONMENT
+from headwaiter.serving.ray_compat import NODE_ENVIRONMENT
 from loadtest.service_process import running_service
 from tests.conftest import Packages
 

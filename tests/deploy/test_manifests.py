@@ -13,7 +13,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from deploy.gateway.settings import Upstream
 from deploy.overlay import K8S, STORE, manifests, write_overlay
-from headwaiter.serving.ray_config import NODE_ENVIRONMENT
+from headwaiter.serving.ray_compat import NODE_ENVIRONMENT
 from tests.deploy.manifests_kit import (
     OVERLAYS,
     containers,

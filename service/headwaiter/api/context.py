@@ -25,7 +25,7 @@ class RequestContext:
     request_id: str
     bearer: str | None = None
     timeout: str | None = None
-    peer: str | None = None  # gRPC peer address; None for HTTP, where the bind address restricts clients
+    peer: str | None = None  # gRPC peer address; None for HTTP and before it is known: see `Endpoint.accept`
     started_at: float = field(default_factory=time.monotonic)
     usage: Usage = field(default_factory=Usage)
     timing: Timing = field(default_factory=Timing)

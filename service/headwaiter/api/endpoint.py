@@ -86,13 +86,14 @@ class Endpoint:
                     yield response
 
     def _accept(self, context: RequestContext) -> None:
-        """Decide once by the metadata: authenticate, find the handler, admit."""
-        if context.is_accepted:
-            return
+        """Check the peer as soon as it is known, and decide once by the metadata: authenticate, find the handler,
+        admit. HTTP has no peer to check: its bind address restricts the clients."""
         if context.is_peer_disconnected:
             raise PeerDisconnectedError("the client disconnected")
         if self._local and not context.is_local:
             raise UnauthenticatedError("this server accepts only local clients; set auth.keys to accept remote ones")
+        if context.is_accepted:
+            return
         if self._keys is not None and self._keys.check(context.bearer) is None:
             raise UnauthenticatedError("the API key is missing or invalid; send it as `authorization: Bearer KEY`")
         self._handler(context)

@@ -22,7 +22,8 @@ class GrpcContext(Protocol):
 
     def invocation_metadata(self) -> Any: ...
 
-    def peer(self) -> str: ...
+    def peer(self) -> str | None:
+        """Address of the client; None if only the metadata of the call is known yet."""
 
     def set_code(self, code: Any) -> None: ...
 
@@ -45,7 +46,8 @@ def _begin_request(method: Method, context: GrpcContext) -> RequestContext:
     request_context = _accepted_request.get()
     if request_context is None or request_context.method != method.name:
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
-        request_context = RequestContext.begin(method.name, metadata, context.peer())
+        request_context = RequestContext.begin(method.name, metadata)
+    request_context.peer = context.peer()
     context.set_trailing_metadata([(REQUEST_ID_HEADER, request_context.request_id)])
     return request_context
 

@@ -216,7 +216,7 @@ def serve(file: Path, render: Render, *, mode: str, ports: Ports | None = None) 
     console = ServeConsole()
     try:
         from headwaiter.serving.config import ConfigError, load_config
-        from headwaiter.serving.launch import LaunchError
+        from headwaiter.serving.errors import LaunchError
     except ModuleNotFoundError as error:
         console.fail(f"Serving needs {error.name}, which is not installed; run pip install 'headwaiter[serve,cpu]'.", 2)
     try:
@@ -252,7 +252,7 @@ def check_ports(file: Path, ports: Ports) -> None:
 def _print_rendered(rendered: dict[str, Any]) -> None:
     import yaml
 
-    from headwaiter.serving.ray_config import NODE_ENVIRONMENT
+    from headwaiter.serving.ray_compat import NODE_ENVIRONMENT
 
     sys.stdout.write("# For serveConfigV2. Every Ray node needs in its environment:\n")
     for name, value in NODE_ENVIRONMENT.items():
@@ -267,8 +267,8 @@ def _serve_on_cluster(service: Service, render: Render, console: ServeConsole) -
         launch.check_nodes_reachable(service)
         if launch.lacks_haproxy():
             console.warn(
-                "This cluster's nodes were started without RAY_SERVE_ENABLE_HA_PROXY=1 and "
-                "RAY_SERVE_THROUGHPUT_OPTIMIZED=1 in their environment; requests take a slower path."
+                f"This cluster's nodes were started without {' and '.join(launch.required_variables())} in their "
+                "environment; requests take a slower path."
             )
         print_warnings(service, console)
         rendered = render(service)
@@ -334,7 +334,8 @@ def reload_config(
 ) -> None:
     """Read the file again and deploy the changes. Any error is printed and the service keeps running."""
     from headwaiter.serving.config import ConfigError, load_config
-    from headwaiter.serving.launch import LaunchError, root_cause
+    from headwaiter.serving.errors import LaunchError
+    from headwaiter.serving.launch import root_cause
 
     try:
         changed = load_config(service.file, service.port_overrides)
@@ -361,7 +362,8 @@ def _deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], consol
 
     Raises LaunchError for the first application that fails.
     """
-    from headwaiter.serving.launch import LaunchError, root_cause, wait_until_answering
+    from headwaiter.serving.errors import LaunchError
+    from headwaiter.serving.launch import root_cause, wait_until_answering
 
     started = time.monotonic()
     unchanged = cluster.deploy(rendered)

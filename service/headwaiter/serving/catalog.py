@@ -12,6 +12,7 @@ from headwaiter.api.context import RequestContext
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
 from headwaiter.api.grpc_servicer import Servicer
 from headwaiter.api.health import Health
+from headwaiter.serving.ray_compat import ServeController
 from headwaiter.v1 import models_pb2 as pb
 
 NAME = "catalog"
@@ -54,10 +55,7 @@ def _running_applications() -> set[str]:
 
 def desired_replicas() -> dict[str, int]:
     """Serve's target number of replicas by application."""
-    from ray.serve.context import _get_global_client
-
-    client: Any = _get_global_client()
     return {
         name: sum(deployment["target_num_replicas"] for deployment in application["deployments"].values())
-        for name, application in client.get_serve_details()["applications"].items()
+        for name, application in ServeController().applications().items()
     }

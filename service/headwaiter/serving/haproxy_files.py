@@ -13,13 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_FILES = {
-    "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": "haproxy.cfg",
-    "RAY_SERVE_HAPROXY_SOCKET_PATH": "admin.sock",
-    "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": "server-state",
-    "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": "metrics.sock",
-    "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": "",
-}
+from headwaiter.serving.ray_compat import HAPROXY_FILES
+
 _STOP_SECONDS = 5
 _POLL_SECONDS = 0.2
 
@@ -38,7 +33,7 @@ def environment() -> dict[str, str]:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise ForeignDirectoryError(f"{folder} is owned by another user; remove it.")
-    return {variable: str(folder / name) for variable, name in _FILES.items()}
+    return {variable: str(folder / name) for variable, name in HAPROXY_FILES.items()}
 
 
 def remove(node: str) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from headwaiter.serving import haproxy_files
 from headwaiter.serving.config import Service
-from headwaiter.serving.launch import Cluster, PreconditionError
+from headwaiter.serving.errors import PreconditionError
+from headwaiter.serving.launch import Cluster
 
 
 @dataclass(frozen=True, slots=True)

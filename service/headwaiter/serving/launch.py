@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headwaiter.serving import haproxy_files
+from headwaiter.serving import haproxy_files, ray_compat
 from headwaiter.serving.config import Config, Service
+from headwaiter.serving.errors import LaunchError, PreconditionError
 from headwaiter.serving.ports import NoFreePortsError, reserve_ports
-from headwaiter.serving.ray_config import NODE_ENVIRONMENT, RayConfig
+from headwaiter.serving.ray_compat import NODE_ENVIRONMENT, ServeController
+from headwaiter.serving.ray_config import RayConfig
 
 Phase = Literal["starting", "ready", "failed"]
 _PHASES: dict[str, Phase] = {"RUNNING": "ready", "DEPLOY_FAILED": "failed", "UNHEALTHY": "failed"}
@@ -27,29 +29,6 @@ _DRAIN_SECONDS = 90
 _ANSWER_SECONDS = 90  # until every application answers through the proxy
 _CONNECT_TIMEOUT_SECONDS = 10
 _OBJECT_STORE_BYTES = 100_000_000  # the service does not use the object store
-_LOCAL_AUTH = {"RAY_AUTH_MODE": "token"}  # Ray's default for local clusters; a second process must set it to connect
-_LOCAL_ENVIRONMENT = {
-    **NODE_ENVIRONMENT,
-    **_LOCAL_AUTH,
-    "RAY_USAGE_STATS_ENABLED": "0",
-    # With Ray's defaults of 5 and 10 seconds, a busy machine restarts the proxy before it is ready.
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",  # the single local proxy is updated within a second
-    "RAY_SERVE_HAPROXY_H2_FE_MAX_CONCURRENT_STREAMS": "1000",  # per client; replicas reject overload themselves
-}
-
-
-class LaunchError(Exception):
-    """The service could not be started or updated. `code` is the exit status."""
-
-    code = 1
-
-
-class PreconditionError(LaunchError):
-    """A precondition is not met; nothing was started or changed."""
-
-    code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +43,6 @@ class Cluster:
     def __init__(self, rendered: RayConfig) -> None:
         import ray
         from ray import serve
-        from ray.serve.context import _get_global_client
 
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         self._ray, self._serve = ray, serve
@@ -73,27 +51,23 @@ class Cluster:
             serve.start(**{name: rendered[name] for name in options})
         except (TimeoutError, ray.exceptions.RayError) as error:
             raise LaunchError(f"Serve did not start ({type(error).__name__}); see the logs in {self.logs}.") from error
-        client: Any = _get_global_client()
-        self._client, self._controller = client, client._controller
+        self._controller = ServeController()
         self._check_address(rendered)
 
     def _check_address(self, rendered: RayConfig) -> None:
         """Serve ignores new addresses if it is already running, so a difference is an error."""
-        http, grpc = self._client.http_config, self._ray.get(self._controller.get_grpc_config.remote())
-        current = (http.host, http.port, grpc.port)
+        host, http_port, grpc_port = self._controller.addresses()
         requested = (*rendered["http_options"].values(), rendered["grpc_options"]["port"])
-        if current != requested:
+        if (host, http_port, grpc_port) != requested:
             raise PreconditionError(
-                f"Serve is already running on {http.host} with HTTP port {http.port} and gRPC port {grpc.port}; "
+                f"Serve is already running on {host} with HTTP port {http_port} and gRPC port {grpc_port}; "
                 "stop it before changing them."
             )
 
     def deploy(self, rendered: RayConfig) -> set[str]:
         """Deploy exactly these applications; returns the names of those whose config is unchanged."""
-        from ray.serve.schema import ServeDeploySchema
-
-        before = self._client.get_serve_details()["applications"]
-        self._client.deploy_apps(ServeDeploySchema.model_validate(rendered))
+        before = self._controller.applications()
+        self._controller.deploy(rendered)
         return {app["name"] for app in rendered["applications"] if _deployed_config(before.get(app["name"])) == app}
 
     def states(self) -> dict[str, ApplicationState]:
@@ -112,7 +86,7 @@ class Cluster:
             waiting = {name for name in waiting if name not in states or states[name].phase == "starting"}
             time.sleep(_POLL_SECONDS)
         try:
-            self._client.wait_for_proxies_serving()
+            self._controller.wait_for_proxies()
         except TimeoutError as error:
             raise LaunchError(f"HAProxy did not start; see the logs in {self.logs}.") from error
 
@@ -127,9 +101,9 @@ class Cluster:
         """Stop the processes of Serve."""
         deadline = time.monotonic() + _DRAIN_SECONDS
         with suppress(self._ray.exceptions.RayError):  # raised once the controller has exited
-            self._ray.get(self._controller.graceful_shutdown.remote(wait=False))
+            self._controller.begin_shutdown()
             while time.monotonic() < deadline:
-                self._ray.get(self._controller.check_alive.remote())
+                self._controller.check_alive()
                 time.sleep(_POLL_SECONDS)
 
     @property
@@ -142,8 +116,7 @@ class Cluster:
 
     @property
     def logs(self) -> Path:
-        node: Any = self._ray._private.worker._global_node
-        return Path(node.get_logs_dir_path()) / "serve"
+        return ray_compat.log_directory()
 
 
 def wait_until_answering(service: Service, names: Iterable[str]) -> None:
@@ -186,13 +159,14 @@ def root_cause(message: str) -> str:
 @contextmanager
 def start_local_ray(service: Service) -> Iterator[None]:
     """Run a local Ray cluster for the duration of the block; its output goes to its logs."""
+    ray_compat.check_version()
     check_free_ports(service.config, service.file)
     try:
         with reserve_ports() as ports:
             _set_default_environment(
                 {
-                    **_LOCAL_ENVIRONMENT,
-                    "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, cores())),
+                    **ray_compat.LOCAL_ENVIRONMENT,
+                    ray_compat.HAPROXY_THREADS: str(min(4, cores())),
                     **haproxy_files.environment(),
                     **ports,
                 }
@@ -231,8 +205,9 @@ def _local_ray_cluster(service: Service) -> Iterator[None]:
 @contextmanager
 def connect_to_ray(address: str | None = None) -> Iterator[None]:
     """Connect to the Ray at `address`, or to the one in the environment; the cluster outlives the block."""
+    ray_compat.check_version()
     if address:
-        _set_default_environment(_LOCAL_AUTH)
+        _set_default_environment(ray_compat.LOCAL_AUTH)
     import ray
 
     try:
@@ -265,6 +240,11 @@ def lacks_haproxy() -> bool:
         return {name: os.environ.get(name) for name in NODE_ENVIRONMENT}
 
     return bool(ray.get(environment.remote()) != NODE_ENVIRONMENT)
+
+
+def required_variables() -> list[str]:
+    """NAME=VALUE of the variables that every node of a cluster needs."""
+    return [f"{name}={value}" for name, value in NODE_ENVIRONMENT.items()]
 
 
 def check_nodes_reachable(service: Service) -> None:

@@ -6,14 +6,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from headwaiter.serving.ray_compat import PROXY_PORTS, replica_port_range
+
 _BLOCK_STARTS = range(20_000, 32_000, 500)  # below Linux's ephemeral port range
 _HTTP_OFFSETS, _GRPC_OFFSETS = (1, 240), (250, 490)  # ranges within a block
-_PROXY_PORT_OFFSETS = {
-    "RAY_SERVE_HAPROXY_METRICS_PORT": 491,
-    "RAY_SERVE_HAPROXY_STATS_PORT": 492,
-    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 493,
-    "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 494,
-}
+_PROXY_PORT_OFFSETS = {variable: 491 + index for index, variable in enumerate(PROXY_PORTS)}
 
 
 class NoFreePortsError(Exception):
@@ -29,13 +26,11 @@ def reserve_ports() -> Iterator[dict[str, str]]:
     the reservation.
     """
     with _reserve_block() as first:
-        offsets = {"HTTP": _HTTP_OFFSETS, "GRPC": _GRPC_OFFSETS}
-        ranges = {
-            f"RAY_SERVE_DIRECT_INGRESS_{end}_{protocol}_PORT": str(first + offset)
-            for protocol, bounds in offsets.items()
-            for end, offset in zip(("MIN", "MAX"), bounds, strict=True)
+        yield {
+            **replica_port_range("HTTP", *(first + offset for offset in _HTTP_OFFSETS)),
+            **replica_port_range("GRPC", *(first + offset for offset in _GRPC_OFFSETS)),
+            **{name: str(first + offset) for name, offset in _PROXY_PORT_OFFSETS.items()},
         }
-        yield ranges | {name: str(first + offset) for name, offset in _PROXY_PORT_OFFSETS.items()}
 
 
 @contextmanager

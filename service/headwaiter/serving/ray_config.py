@@ -16,15 +16,14 @@ from headwaiter.package.manifest import MANIFEST, Package, digest
 from headwaiter.protocol.tasks import task_specs
 from headwaiter.serving import autoscaling
 from headwaiter.serving.config import CATALOG, Model, Service
+from headwaiter.serving.ray_compat import MAX_MESSAGE_BYTES
 
 SERVICERS = [
-    "headwaiter.serving.admission_hook.install",  # first: it wraps the handlers of the servicers below
+    "headwaiter.serving.ray_compat.install_admission",  # first: it wraps the handlers of the servicers below
     *dict.fromkeys(spec.add_servicer for spec in task_specs().values()),
     "headwaiter.v1.models_pb2_grpc.add_ModelsServicer_to_server",
     "grpc_health.v1.health_pb2_grpc.add_HealthServicer_to_server",
 ]
-NODE_ENVIRONMENT = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-"""Environment of every node's `ray start`: HAProxy as the proxy, with direct ingress to the replicas."""
 RayConfig = dict[str, Any]
 _MB = 1 << 20
 # Replicas do admission control and return detailed errors, so Serve's own limits must never apply first.
@@ -103,7 +102,7 @@ def _model_application(service: Service, nodes: NodePaths, name: str, model: Mod
         "route_prefix": f"/models/{name}",
         "import_path": "headwaiter.serving.application:model",
         "runtime_env": {
-            "env_vars": {"RAY_SERVE_GRPC_MAX_MESSAGE_SIZE": str(_max_message_bytes(model))},
+            "env_vars": {MAX_MESSAGE_BYTES: str(_max_message_bytes(model))},
             **_python_option(nodes),
         },
         "args": _replica_args(service, nodes, name, model),

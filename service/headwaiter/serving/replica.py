@@ -18,7 +18,7 @@ from headwaiter.api.http.model import build_app
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.logs import configure_logging
 from headwaiter.api.model_server import ModelServer, ModelServerArgs
-from headwaiter.serving import admission_hook
+from headwaiter.serving import ray_compat
 from headwaiter.serving.catalog import NAME, Catalog, desired_replicas
 from headwaiter.serving.metrics import MetricsExporter, open_metrics
 from headwaiter.serving.replica_load import LoadGauge
@@ -54,7 +54,7 @@ class ModelReplica(ModelServer):
         self._message_mb, self._needs_key = parsed.settings.limits.message_mb, parsed.keys is not None
         super().__init__(parsed, self._metrics_exporter.for_model(parsed.name))
         self._load = LoadGauge(self.model.engine)
-        admission_hook.register(self)
+        ray_compat.register_model_server(self)
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         observation = _observe_periodically(self._observe, _OBSERVE_SECONDS)

@@ -9,8 +9,9 @@ import pytest
 
 from headwaiter.cli.serve import ServeConsole, StopRequested, reload_config
 from headwaiter.serving.config import ConfigError, Service, load_config
+from headwaiter.serving.errors import LaunchError
 from headwaiter.serving.instance import Instance
-from headwaiter.serving.launch import Cluster, LaunchError
+from headwaiter.serving.launch import Cluster
 from tests.serving_kit import write_config, write_package
 
 

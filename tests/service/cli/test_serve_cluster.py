@@ -18,7 +18,7 @@ import pytest
 from headwaiter.api.keys import format_key_line, make_key
 from headwaiter.client import Client, Unauthenticated
 from headwaiter.serving.ports import reserve_ports
-from headwaiter.serving.ray_config import NODE_ENVIRONMENT
+from headwaiter.serving.ray_compat import NODE_ENVIRONMENT
 from loadtest.service_process import free_ports, write_config
 from tests.conftest import Packages
 
