@@ -97,6 +97,7 @@ def test_export_excludes_critic_weights(checkpoint: Path, package: Package) -> N
     assert package.manifest.parameters == sum(value.numel() for value in weights.values()) - critic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 def test_generate_images_lower_precision_gives_distinct_images(
     checkpoint: Path, tmp_path: Path, precision: Precision
