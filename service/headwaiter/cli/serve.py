@@ -84,7 +84,7 @@ def serve_command(
 
 
 def fetch_command(
-    store: Annotated[str, typer.Argument(help="Directory or base URL of the package store.")],
+    store: Annotated[str, typer.Argument(help="Package store: a directory, or a URL with http, https, s3 or gs.")],
     packages: Annotated[list[str], typer.Argument(help="One or more packages as NAME/VERSION/PRECISION.")],
     to: Annotated[Path, typer.Option(help="Target directory.")] = Path("models"),
 ) -> None:
@@ -93,6 +93,8 @@ def fetch_command(
     Examples:
 
       headwaiter fetch https://store.example/models opus-mt-zh-en/1/int8 --to /models
+
+      headwaiter fetch s3://bucket/models opus-mt-zh-en/1/int8
     """
     from headwaiter.package.fetching import FetchError, fetch
 
