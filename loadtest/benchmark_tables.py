@@ -44,7 +44,7 @@ def overhead(file: Path = FOLDER / "overhead.json") -> str:
         f"On {format_machine(results['latency']['machine'])}:",
         _latency(results["latency"]["rows"]),
         _saturation(results["throughput"]["rows"]),
-        *(_overload(row) for row in results["overload"]["rows"]),
+        _overload(results["overload"]["rows"]),
         _targets(results["targets"]),
     )
     return "\n\n".join(paragraphs) + "\n"
@@ -155,11 +155,29 @@ def _saturation(rows: Rows) -> str:
     )
 
 
-def _overload(row: dict[str, Any]) -> str:
-    return (
-        f"At five times its capacity ({row['offered']:.0f} requests/s offered, {row['normal']:.0f} requests/s normal; "
-        f"the replica is pinned to one core, clients and HAProxy to the other), {row['model']} sustains "
-        f"{row['goodput']:.2f} of its normal rate. Accepted requests take {row['answered_p95_ms'] / 1e3:.1f} s (p95; "
-        f"normal {row['normal_p95_ms'] / 1e3:.1f} s), rejections take {row['rejected_p95_ms']:.0f} ms (p95), and "
-        f"{row['other_failures']} requests fail with other errors."
+def _overload(rows: Rows) -> str:
+    results = table(
+        (
+            "at five times the capacity",
+            "requests/s, peak",
+            "offered",
+            "answered",
+            "answered ÷ peak",
+            "rejections, p95",
+            "accepted, p95",
+            "without overload, p95",
+            "other errors",
+        ),
+        (
+            (
+                f"{row['model']}, {row['transport']}",
+                *(f"{row[name]:.0f}" for name in ("normal", "offered", "answered")),
+                f"{row['goodput']:.2f}",
+                f"{row['rejected_p95_ms']:.0f} ms",
+                *(f"{row[name] / 1e3:.1f} s" for name in ("answered_p95_ms", "normal_p95_ms")),
+                str(row["other_failures"]),
+            )
+            for row in rows
+        ),
     )
+    return f"{results}\n\nThe replica is pinned to one core, clients and HAProxy to the others."

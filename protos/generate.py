@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
 PROTOS = Path(__file__).parent
@@ -19,6 +20,18 @@ def generate(output: Path) -> None:
     compile_protos(with_service, f"--grpc_python_out={output}")
     # Stubs carry no comments; the service reads them from here for its OpenAPI documents.
     compile_protos(sources, f"--descriptor_set_out={output / DESCRIPTORS}", "--include_source_info")
+    _keep_only_comments(output / DESCRIPTORS)
+
+
+def _keep_only_comments(file: Path) -> None:
+    """Remove the source positions, which are a third of the file and change with every line that is inserted."""
+    descriptors = FileDescriptorSet.FromString(file.read_bytes())
+    for source in descriptors.file:
+        commented = [location for location in source.source_code_info.location if location.leading_comments]
+        del source.source_code_info.location[:]
+        for location in commented:
+            source.source_code_info.location.add(path=location.path, leading_comments=location.leading_comments)
+    file.write_bytes(descriptors.SerializeToString(deterministic=True))
 
 
 def compile_protos(sources: list[Path], *options: str) -> None:

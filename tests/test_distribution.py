@@ -60,6 +60,7 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin/headwaiter"
 
 
+@pytest.mark.slow
 def test_wheel_contains_all_of_two_packages_and_nothing_else(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -72,6 +73,7 @@ def test_wheel_contains_all_of_two_packages_and_nothing_else(wheel: Path) -> Non
     assert {"headwaiter/py.typed", "headwaiter/v1/descriptors.binpb", "headwaiter/engine/copy_graphs/1.onnx"} <= names
 
 
+@pytest.mark.slow
 def test_client_installed_alone_next_to_package_called_service_calls_a_server(python: Path, tmp_path: Path) -> None:
     (tmp_path / "service").mkdir()
     (tmp_path / "service/__init__.py").write_text("MINE = True\n")
@@ -81,6 +83,7 @@ def test_client_installed_alone_next_to_package_called_service_calls_a_server(py
     assert done == "你好!\n"
 
 
+@pytest.mark.slow
 def test_command_in_client_only_installation_says_what_to_install(python: Path) -> None:
     done = subprocess.run([python.with_name("headwaiter")], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -88,6 +91,7 @@ def test_command_in_client_only_installation_says_what_to_install(python: Path) 
     assert "headwaiter[serve,cpu]" in done.stderr
 
 
+@pytest.mark.slow
 def test_call_in_client_installation_with_extra_calls_a_server(command: Path) -> None:
     assert "Call a served model" in _run([str(command), "call", "--help"])
     with run_server(EchoServer()) as server:
@@ -95,6 +99,7 @@ def test_call_in_client_installation_with_extra_calls_a_server(command: Path) ->
     assert done == "你好!\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "extras"),
     [

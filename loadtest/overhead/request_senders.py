@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import grpc
 import numpy as np
 from PIL import Image as PilImage
@@ -24,11 +25,27 @@ SENTENCES, IMAGES = 256, 32
 
 
 @asynccontextmanager
-async def translate_sender(address: str, name: str) -> AsyncIterator[Send]:
-    texts, metadata = sentences(SENTENCES), (("application", name),)
+async def translate_sender(address: str, name: str, texts: Sequence[str] | None = None) -> AsyncIterator[Send]:
+    """Over gRPC; calls raise `grpc.aio.AioRpcError`."""
+    texts, metadata = texts or sentences(SENTENCES), (("application", name),)
     async with grpc.aio.insecure_channel(address) as channel:
         translate = TranslationStub(channel).Translate
         yield lambda number: translate(TranslateRequest(text=[texts[number % len(texts)]]), metadata=metadata)
+
+
+@asynccontextmanager
+async def http_translate_sender(address: str, name: str, texts: Sequence[str] | None = None) -> AsyncIterator[Send]:
+    """Over HTTP with kept connections, as many as requests are pending; calls raise `aiohttp.ClientError`."""
+    texts, url = texts or sentences(SENTENCES), f"{address}/models/{name}/translate"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def send(number: int) -> object:
+            async with session.post(url, json={"text": texts[number % len(texts)]}) as response:
+                await response.read()
+                response.raise_for_status()
+            return response
+
+        yield send
 
 
 @asynccontextmanager

@@ -106,6 +106,7 @@ class TestFindPython:
 
 
 class TestPrepare:
+    @pytest.mark.slow
     def test_prepare_incomplete_environment_replaces_it(
         self, environment: Environment, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -114,6 +115,7 @@ class TestPrepare:
         assert "Replacing" in capsys.readouterr().out
         assert (environment.path / "bin/pip").is_file()
 
+    @pytest.mark.slow
     def test_prepare_interrupted_environment_continues_it(
         self, environment: Environment, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -124,6 +126,7 @@ class TestPrepare:
         assert "Continuing" in capsys.readouterr().out
         assert (environment.path / "kept").exists()
 
+    @pytest.mark.slow
     def test_prepare_for_more_extras_keeps_the_environment_ready(self, environment: Environment) -> None:
         install._prepare(environment)
         (environment.path / install.READY).touch()
@@ -132,6 +135,7 @@ class TestPrepare:
         assert (environment.path / install.READY).exists()
         assert not (environment.path / ".bench").exists()
 
+    @pytest.mark.slow
     def test_prepare_environment_copied_from_elsewhere_replaces_it(
         self, environment: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -148,6 +152,7 @@ class TestPrepare:
         assert not huge.path.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("offline")
 class TestTorch:
     def test_install_torch_with_cpu_index_takes_the_cpu_build(

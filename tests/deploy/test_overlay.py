@@ -229,6 +229,7 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+@pytest.mark.slow
 def test_kubectl_secrets_template_lists_names_and_keys(kubectl: str, tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -59,6 +59,7 @@ def test_error_with_brackets_is_printed_verbatim(tmp_path: Path) -> None:
     assert "[bold]x[/]" in _unwrapped(rejected.stderr)
 
 
+@pytest.mark.slow
 def test_inspect_cuda_lists_cpu_fallbacks(packages: Packages) -> None:
     result = _run("inspect", packages("gpt2", "int8").package.folder, "--device", "cuda")
     assert result.exit_code == 0, result.output
@@ -66,6 +67,7 @@ def test_inspect_cuda_lists_cpu_fallbacks(packages: Packages) -> None:
         assert f"decoder: {operator} would fall back to the CPU" in _unwrapped(result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "vit"])
 def test_inspect_int8_prints_equal_top_answers(kind: str, packages: Packages) -> None:
     package = packages(kind, "int8").package
@@ -195,6 +197,7 @@ def test_export_force_over_loaded_package_warns(tmp_path: Path, checkpoints: Cal
     assert _unwrapped(replaced.stderr).count("topics/1/fp32 is in use by a running service") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("wrong_reference")
 def test_export_out_of_tolerance_exits_1(tmp_path: Path, checkpoints: Callable[[str], Path]) -> None:
     result = _run("export", checkpoints("distilbert"), "--out", tmp_path / "models")
@@ -204,6 +207,7 @@ def test_export_out_of_tolerance_exits_1(tmp_path: Path, checkpoints: Callable[[
     assert not list((tmp_path / "models").rglob("*"))
 
 
+@pytest.mark.slow
 def test_export_command_without_weights_exits_2(tmp_path: Path) -> None:
     """Runs the installed command in its own process."""
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')

@@ -24,6 +24,7 @@ from headwaiter.tasks.text import Tokenizer
 from headwaiter_export.errors import SourceError
 from headwaiter_export.pipeline import ExportRequest, export
 from tests.graphs_kit import Graphs, greedy, text_source
+from tests.marks_kit import slow_except
 from tests.tokenizers_kit import ENGLISH, NON_LATIN
 
 SIZE, INNER, POSITIONS, STEPS = 36, 52, 64, 40
@@ -64,7 +65,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_except(CASES, "fp32"))
 def test_export_ctranslate2_model_translates_identically(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     folder = _write(case, tmp_path / "model")

@@ -183,6 +183,7 @@ def test_export_out_of_tolerance_raises_export_error(tmp_path: Path, checkpoints
     assert not list((tmp_path / "models").rglob("*"))
 
 
+@pytest.mark.slow
 def test_export_existing_version_is_replaced_only_with_force(tmp_path: Path, checkpoints: Checkpoints) -> None:
     request = ExportRequest(str(checkpoints("distilbert")), out=tmp_path)
     package = export(request)

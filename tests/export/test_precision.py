@@ -13,6 +13,7 @@ from headwaiter.package.manifest import WEIGHTS, Manifest, Precision, padded_len
 from headwaiter_export.pipeline import ExportRequest, export
 from tests.conftest import Packages
 from tests.graphs_kit import Arrays, DecoderBatch, Graphs, greedy, stacked, text_source
+from tests.marks_kit import slow_except
 from tests.tokenizers_kit import write_marian_tokenizer
 
 TEXT_DECODERS = ("marian", "bart", "t5", "caption-vit", "gpt2")
@@ -23,7 +24,7 @@ ROWS = max(BATCHES)
 STEPS = 40
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", slow_except(FAMILIES, "bert"))
 def test_fp16_has_no_cpu_fallbacks(kind: str, packages: Packages) -> None:
     manifest = packages(kind, "fp16").package.manifest
     assert manifest.loss is not None
@@ -37,7 +38,7 @@ def test_fp16_has_no_cpu_fallbacks(kind: str, packages: Packages) -> None:
     assert {dtype for name, dtype in dtypes.items() if name.startswith("cross.")} <= {"float16"}
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", slow_except(FAMILIES, "bert"))
 def test_int8_is_batch_invariant(kind: str, packages: Packages) -> None:
     package = packages(kind, "int8").package
     assert package.manifest.loss is not None

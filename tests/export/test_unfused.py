@@ -45,6 +45,7 @@ def test_unfused_family_is_rejected_by_default(checkpoint: Path, tmp_path: Path)
     assert not (tmp_path / "models").exists()
 
 
+@pytest.mark.slow
 def test_unfused_export_states_reason_and_is_batch_invariant(checkpoint: Path, tmp_path: Path) -> None:
     package = export(ExportRequest(str(checkpoint), out=tmp_path / "models", allow_unfused=True))
     fused = package.manifest.fused

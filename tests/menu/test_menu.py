@@ -99,6 +99,7 @@ def test_load_config_missing_model_skipped_only_if_optional(tmp_path: Path) -> N
     assert service.skipped_models == ("two",)
 
 
+@pytest.mark.slow
 def test_menu_export_registry_unreachable_reports_and_continues(tmp_path: Path) -> None:
     """Runs the installed command with an unreachable registry; all models but one are already exported."""
     for name in TRAINED_HERE:

@@ -43,6 +43,7 @@ from headwaiter_export.zoo.recurrent import RecurrentModel
 from headwaiter_export.zoo.registry import architectures
 from headwaiter_export.zoo.training import train
 from headwaiter_export.zoo.training_result import evaluate_checkpoint
+from tests.marks_kit import slow_except
 
 ARCHITECTURES = architectures()
 
@@ -91,7 +92,7 @@ def make_untrained(name: str) -> ZooModel:
     return model.eval()
 
 
-@pytest.mark.parametrize(("name", "precision"), PRECISIONS.items())
+@pytest.mark.parametrize(("name", "precision"), slow_except(PRECISIONS.items(), "fnet", "transformer"))
 def test_export_untrained_model_can_be_served(name: str, precision: Precision, tmp_path: Path) -> None:
     """The export includes the pipeline's own validation."""
     data, model = dataset(name), make_untrained(name)
@@ -213,6 +214,7 @@ def test_export_invalid_config_rejected(change: dict[str, Any], fragments: tuple
     assert not (tmp_path / "models" / "vit").exists()
 
 
+@pytest.mark.slow
 def test_registry_without_dataset_libraries_lists_all_architectures() -> None:
     """Exporting must not require the libraries that only training needs."""
     program = (

@@ -184,6 +184,7 @@ def test_sizes_invalid_rejected(name: str, sizes: dict[str, int], message: str) 
         find_architecture(name).model.Sizes.read(sizes, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp16", 0.02), ("int8", 0.2)])
 @pytest.mark.parametrize("name", NAMES)
 def test_export_reduced_precision_acts_like_fp32(name: str, precision: Any, tolerance: float, tmp_path: Path) -> None:

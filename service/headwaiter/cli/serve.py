@@ -100,7 +100,7 @@ def serve_command(
 
 
 def fetch_command(
-    store: Annotated[str, typer.Argument(help="Directory or base URL of the package store.")],
+    store: Annotated[str, typer.Argument(help="Package store: a directory, or a URL with http, https, s3 or gs.")],
     packages: Annotated[list[str], typer.Argument(help="One or more packages as NAME/VERSION/PRECISION.")],
     to: Annotated[Path, typer.Option(help="Target directory.")] = Path("models"),
 ) -> None:
@@ -109,6 +109,8 @@ def fetch_command(
     Examples:
 
       headwaiter fetch https://store.example/models opus-mt-zh-en/1/int8 --to /models
+
+      headwaiter fetch s3://bucket/models opus-mt-zh-en/1/int8
     """
     from headwaiter.package.fetching import FetchError, fetch
 
@@ -278,6 +280,7 @@ def _serve_on_cluster(service: Service, render: Render, console: ServeConsole) -
 
 def _serve_locally(service: Service, render: Render, console: ServeConsole) -> None:
     from headwaiter.serving import launch
+    from headwaiter.serving.errors import PreconditionError
     from headwaiter.serving.instance import InstanceRegistry
 
     registry = InstanceRegistry(service.file)
@@ -287,7 +290,7 @@ def _serve_locally(service: Service, render: Render, console: ServeConsole) -> N
         return
     instance.check_same_address(service)
     if not instance.address:
-        raise launch.PreconditionError(
+        raise PreconditionError(
             f"{service.file} is served by process {instance.pid} with --single-process; stop it, or use that option."
         )
     console.print_line(f"{service.file} is served by process {instance.pid}; updating it.")

@@ -31,8 +31,8 @@ def serve_single_process(
         console.fail(f"{refused[0]} is for Ray; leave out either {refused[0]} or --single-process.", 2)
     try:
         from headwaiter.serving.config import ConfigError, load_config
+        from headwaiter.serving.errors import LaunchError
         from headwaiter.serving.instance import InstanceRegistry
-        from headwaiter.serving.launch import LaunchError
     except ModuleNotFoundError as error:
         console.fail(f"Serving needs {error.name}, which is not installed; run pip install 'headwaiter[serve,cpu]'.", 2)
     try:
@@ -53,7 +53,7 @@ def serve_single_process(
 
 
 def _reload_other_process(service: Service, instance: Instance, console: ServeConsole) -> None:
-    from headwaiter.serving.launch import PreconditionError
+    from headwaiter.serving.errors import PreconditionError
 
     if instance.address:
         raise PreconditionError(
@@ -134,7 +134,8 @@ async def _finishes_before(work: Coroutine[Any, Any, None], event: asyncio.Event
 async def _reload(process: SingleProcess, service: Service, instance: Instance, console: ServeConsole) -> None:
     """Read the file again and serve its models. Any error is printed and the service keeps running."""
     from headwaiter.serving.config import ConfigError, load_config
-    from headwaiter.serving.launch import LaunchError, root_cause
+    from headwaiter.serving.errors import LaunchError
+    from headwaiter.serving.launch import root_cause
 
     started = time.monotonic()
 

@@ -54,6 +54,18 @@ _RANGE = {  # powers and quotients of floats overflow outside of these ranges
 }
 
 
+def valid_ranges(decoding_limits: DecodingLimits) -> dict[str, dict[str, float]]:
+    """The range of each number that `resolve` accepts, as keywords of JSON Schema."""
+    ranges: dict[str, dict[str, float]] = {
+        name: {"minimum": low, "maximum": high} for name, (low, high) in _RANGE.items()
+    }
+    tables = (("minimum", _MINIMUM), ("exclusiveMinimum", _EXCLUSIVE_MINIMUM), ("maximum", _maxima(decoding_limits)))
+    for keyword, table in tables:
+        for name, bound in table.items():
+            ranges.setdefault(name, {})[keyword] = bound
+    return ranges
+
+
 def resolve(
     options: DecodingOptions, defaults: DecodingDefaults, decoding_limits: DecodingLimits
 ) -> list[DecodingParameters]:
@@ -107,14 +119,17 @@ def resolve(
     return [replace(params, seed=seed) for seed in seeds]
 
 
-def _check(name: str, value: float, decoding_limits: DecodingLimits) -> None:
-    field = f"decoding.{name}"
-    maximum = {
+def _maxima(decoding_limits: DecodingLimits) -> dict[str, float]:
+    return {
         "num_beams": decoding_limits.num_beams,
         "num_return_sequences": decoding_limits.num_return_sequences,
         "max_new_tokens": decoding_limits.new_tokens,
         "top_p": 1.0,
     }
+
+
+def _check(name: str, value: float, decoding_limits: DecodingLimits) -> None:
+    field, maximum = f"decoding.{name}", _maxima(decoding_limits)
     if not math.isfinite(value):
         raise InputError(f"{field} is {value}; it must be a finite number", field=field)
     if name in _MINIMUM and value < _MINIMUM[name]:

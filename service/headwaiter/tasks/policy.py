@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -18,6 +19,8 @@ from headwaiter.tasks.errors import InputError, check_seed
 from headwaiter.tasks.model import Model
 from headwaiter.tasks.policy_messages import EpisodeSession, format_act, parse_act
 from headwaiter.tasks.task import SessionMethod, Task, TaskMethod, UnaryMethod
+
+MAX_NUMBER = 3.4028235e38  # of rewards and returns, which are float32 in the model
 
 
 class PolicyTask(Task[Episodes]):
@@ -68,6 +71,9 @@ class PolicyTask(Task[Episodes]):
     def action(self, result: StepResult, rng: np.random.Generator | None = None) -> Action:
         """Return the action of a result; with `rng`, a discrete action is sampled instead of the most likely one."""
         values = result.values
+        if not np.isfinite(values).all():
+            message = "history has numbers that are too large; the model's output for it is not finite"
+            raise InputError(message, field="history")
         if self.policy.actions == "continuous":
             return Action(continuous=tuple(float(value) for value in values))
         probabilities = softmax(values)
@@ -106,6 +112,9 @@ class PolicyTask(Task[Episodes]):
     def _number(self, value: float | None, field: str) -> float:
         if value is None or not np.isfinite(value):
             raise InputError(f"{field} is {value}; it must be a finite number", field=field)
+        if abs(value) > MAX_NUMBER:
+            limit = math.copysign(MAX_NUMBER, value)
+            raise InputError(f"{field} is {value:g}; the limit is {limit:g}", field=field, limit=limit)
         return float(value)
 
     def _check_length(self, count: int, field: str) -> None:

@@ -96,6 +96,7 @@ def test_client_several_addresses_uses_first_reachable(server: EchoServer, clien
     assert asyncio.run(translate()) == "a!"
 
 
+@pytest.mark.slow
 def test_call_without_response_abandoned_while_half_the_time_remains(call: Caller, server: EchoServer) -> None:
     server.unanswered_calls = 1
     assert call("translate", "echo", "a", timeout=1.2, request_id="mine").text == "a!"

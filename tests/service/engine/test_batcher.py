@@ -33,9 +33,6 @@ from headwaiter.engine.worker_pool import WorkerPool
 from headwaiter.package.manifest import Package, Precision, padded_length
 from tests.conftest import Packages
 
-TEXT_MODELS: list[tuple[str, Precision]] = [("bert", "fp32"), ("bert", "int8"), ("distilbert", "fp32")]
-IMAGE_MODELS: list[tuple[str, Precision]] = [("vit", "fp32"), ("vit", "int8"), ("detr", "fp32")]
-
 text_shapes = st.integers(1, 40).map(lambda n: InputShape((), 16 * n))
 image_shapes = st.tuples(st.integers(1, 3), st.integers(1, 3)).map(lambda size: InputShape(size, size[0] * size[1]))
 queues = st.one_of(st.lists(text_shapes, min_size=1, max_size=60), st.lists(image_shapes, min_size=1, max_size=60))
@@ -159,8 +156,14 @@ def run_unbatched(session: Session, arrays: Arrays) -> Arrays:
 
 @pytest.mark.parametrize(
     ("kind", "precision", "make_input"),
-    [(*model, random_text) for model in TEXT_MODELS] + [(*model, random_image) for model in IMAGE_MODELS],
-    ids=["-".join(model) for model in TEXT_MODELS + IMAGE_MODELS],
+    [
+        ("bert", "fp32", random_text),
+        pytest.param("bert", "int8", random_text, marks=pytest.mark.slow),
+        pytest.param("distilbert", "fp32", random_text, marks=pytest.mark.slow),
+        ("vit", "fp32", random_image),
+        pytest.param("vit", "int8", random_image, marks=pytest.mark.slow),
+        ("detr", "fp32", random_image),
+    ],
 )
 def test_batcher_batched_jobs_equal_unbatched(
     packages: Packages,
@@ -202,6 +205,7 @@ def test_open_batcher_small_model_uses_one_worker_per_thread(packages: Packages)
     assert engine.counters.accepted == engine.counters.finished == engine.counters.slot_steps == 60
 
 
+@pytest.mark.slow
 def test_session_decoder_model_runs_with_all_threads(packages: Packages) -> None:
     assert Session(packages("marian", "int8").package, threads=3).threads_per_run == 3
 

@@ -163,7 +163,12 @@ def mixed_jobs(package: Package) -> list[DecodeJob]:
     return jobs
 
 
-PACKAGES: list[tuple[str, Precision]] = [("marian", "fp32"), ("marian", "fp16"), ("gpt2", "fp32"), ("t5", "fp16")]
+PACKAGES = [
+    ("marian", "fp32"),
+    ("gpt2", "fp32"),
+    pytest.param("marian", "fp16", marks=pytest.mark.slow),
+    pytest.param("t5", "fp16", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("kind", "precision"), PACKAGES)

@@ -27,6 +27,7 @@ from headwaiter.engine.session import Session
 from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Package
 from tests.conftest import Packages
+from tests.marks_kit import slow_except
 from tests.service.engine.decoder_kit import (
     MAX_NEW_TOKENS,
     PARAMETER_SETS,
@@ -59,7 +60,7 @@ GENERATE_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", MODEL_CLASSES)
+@pytest.mark.parametrize("kind", slow_except(MODEL_CLASSES, "marian", "gpt2"))
 def test_decoder_all_options_match_transformers(kind: str, packages: Packages) -> None:
     exported = packages(kind, "fp32")
     package = exported.package

@@ -23,6 +23,7 @@ from headwaiter.package.manifest import Package, Preprocessing
 from headwaiter_export.pipeline import ExportRequest, export
 from headwaiter_export.zoo.checkpoint import Checkpoint
 from headwaiter_export.zoo.registry import find_architecture
+from tests.marks_kit import slow_except
 
 VOCABULARY, MAX_LENGTH, EOS_TOKEN_ID = 20, 16, 2
 ARCHITECTURES: dict[str, dict[str, int]] = {
@@ -139,7 +140,7 @@ def decode(
         ]
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", slow_except(ARCHITECTURES, "bahdanau"))
 def test_decoder_more_jobs_than_slots_equals_torch(kind: str, exported_models: Callable[[str], ExportedModel]) -> None:
     """Twelve jobs of different lengths share three slots."""
     exported = exported_models(kind)
@@ -150,7 +151,7 @@ def test_decoder_more_jobs_than_slots_equals_torch(kind: str, exported_models: C
     assert len({tokens[:2] for tokens in expected}) > 1  # the sources affect the output
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", slow_except(ARCHITECTURES, "bahdanau"))
 def test_decoder_beam_search_copies_states(kind: str, exported_models: Callable[[str], ExportedModel]) -> None:
     exported = exported_models(kind)
     jobs = [
@@ -163,7 +164,7 @@ def test_decoder_beam_search_copies_states(kind: str, exported_models: Callable[
         assert [score for _, score in actual] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", slow_except(ARCHITECTURES, "bahdanau"))
 def test_decoder_cancelled_job_does_not_affect_next(kind: str, exported_models: Callable[[str], ExportedModel]) -> None:
     exported = exported_models(kind)
     received: list[int] = []
@@ -183,7 +184,7 @@ def test_decoder_cancelled_job_does_not_affect_next(kind: str, exported_models: 
     assert len(received) == 4
 
 
-@pytest.mark.parametrize("kind", ["show-attend-tell", "performer-lm"])
+@pytest.mark.parametrize("kind", slow_except(["show-attend-tell", "performer-lm"]))
 def test_decoder_prompts_of_different_lengths_equal_torch(
     kind: str, exported_models: Callable[[str], ExportedModel]
 ) -> None:
@@ -198,7 +199,7 @@ def test_decoder_prompts_of_different_lengths_equal_torch(
     assert exported.greedy(shorter) != expected[1]  # the prompt affects the output
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", slow_except(ARCHITECTURES, "bahdanau"))
 def test_decoder_device_memory_equals_host_memory(kind: str, exported_models: Callable[[str], ExportedModel]) -> None:
     exported = exported_models(kind)
     actual, expected = (

@@ -33,6 +33,7 @@ from headwaiter_export.zoo.sizes import ImageGeneratorSizes
 from loadtest.overhead.plain_grpc_server import grpc_server
 from tests.counts_kit import Counts
 from tests.http_kit import error_of, http_server
+from tests.openapi_kit import check_bound, stated_bounds
 
 SIDE = 8
 SIZES = ImageGeneratorSizes(size=64, heads=2, layers=1, image=SIDE, start=2, noise=12)
@@ -97,6 +98,7 @@ def test_export_excludes_critic_weights(checkpoint: Path, package: Package) -> N
     assert package.manifest.parameters == sum(value.numel() for value in weights.values()) - critic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
 def test_generate_images_lower_precision_gives_distinct_images(
     checkpoint: Path, tmp_path: Path, precision: Precision
@@ -177,6 +179,9 @@ def test_generate_images_over_http_matches_in_process(server: ModelServer) -> No
         operation = spec["paths"]["/generate-images"]["post"]
         body = operation["requestBody"]["content"]["application/json"]
         jsonschema.validate(body["example"], {**body["schema"], "components": spec["components"]})
+        bounds = stated_bounds(spec, body["schema"])
+        assert {bound.path for bound in bounds} == {("count",), ("seed",)}
+        assert [bound for bound in bounds if not check_bound(url, {}, bound)] == []
         response_body = operation["responses"]["200"]["content"]["application/json"]
         jsonschema.validate(result, {**response_body["schema"], "components": spec["components"]})
 

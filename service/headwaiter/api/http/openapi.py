@@ -9,6 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from headwaiter.api.context import TIMEOUT_HEADER
 from headwaiter.api.endpoint import Endpoint
+from headwaiter.api.http.bounds import with_bounds
 from headwaiter.api.http.events import MEDIA_TYPE as EVENTS
 from headwaiter.api.http.examples import example, reads_text
 from headwaiter.api.http.fields import inputs_field
@@ -28,6 +29,14 @@ _FAILURES = {
     500: "Internal error; the server log has the details under the request id.",
     503: "The model is starting or stopping.",
     504: f"The timeout in `{TIMEOUT_HEADER}` expired.",
+}
+_OTHER_PATHS = (
+    "An unknown path is answered with 404, a path of another task or a method that the path does not allow with 405; "
+    "both have an `Error` as their body."
+)
+_FAILURE_HEADERS = {
+    401: {"www-authenticate": {"description": "Bearer.", "schema": {"type": "string"}}},
+    429: {"retry-after": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}},
 }
 _ERROR = {
     "type": "object",
@@ -66,9 +75,11 @@ class _SchemaWithoutTitles(GenerateJsonSchema):
 
 def build_openapi(endpoint: Endpoint, description: DescribeResponse, *, needs_key: bool) -> dict[str, Any]:
     routes = [route for route in ROUTES if route.method.name in endpoint.handlers]
-    schemas = _schemas([route.method for route in routes])
+    schemas = with_bounds(_schemas([route.method for route in routes]), description)
     if "ClassifyRequest" in schemas:
         schemas["ClassifyRequest"] = _restrict_inputs(schemas["ClassifyRequest"], description)
+    if "Action" in schemas and description.action_kind:
+        schemas["Action"] = _restrict_actions(schemas["Action"], description.action_kind)
     security: dict[str, Any] = {"security": [{_KEY: []}]} if needs_key else {}
     components: dict[str, Any] = {"schemas": schemas}
     if needs_key:
@@ -86,7 +97,7 @@ def build_openapi(endpoint: Endpoint, description: DescribeResponse, *, needs_ke
 
 def _summary(description: DescribeResponse) -> str:
     values = [description.task, description.family, description.precision, description.device, description.license]
-    return " · ".join(value for value in values if value)
+    return " · ".join(value for value in values if value) + f"\n\n{_OTHER_PATHS}"
 
 
 def _operation(route: Route, description: DescribeResponse, schemas: dict[str, Any], needs_key: bool) -> dict[str, Any]:
@@ -109,7 +120,11 @@ def _operation(route: Route, description: DescribeResponse, schemas: dict[str, A
         "summary": comment(f"{method.service}.{method.name}"),
         "description": notes,
         "parameters": [_TIMEOUT],
-        "requestBody": {"required": bool(request.get("required") or request.get("oneOf")), "content": content},
+        "requestBody": {
+            "description": _body_limits(request, description),
+            "required": bool(request.get("required") or request.get("oneOf")),
+            "content": content,
+        },
         "responses": {"200": {"description": "Results.", "content": responses}, **_failures(needs_key, *_FAILURES)},
     }
 
@@ -141,8 +156,24 @@ def _health_paths() -> dict[str, Any]:
 
 def _failures(needs_key: bool, *statuses: int) -> dict[str, Any]:
     content = {_JSON: {"schema": _reference("Error")}}
-    descriptions = {status: _FAILURES[status] for status in statuses if needs_key or status != 401}
-    return {str(status): {"description": text, "content": content} for status, text in descriptions.items()}
+    return {
+        str(status): {
+            "description": _FAILURES[status],
+            "content": content,
+            **({"headers": _FAILURE_HEADERS[status]} if status in _FAILURE_HEADERS else {}),
+        }
+        for status in statuses
+        if needs_key or status != 401
+    }
+
+
+def _body_limits(request: dict[str, Any], description: DescribeResponse) -> str:
+    """The limits that a schema cannot express: the size of the body and of images."""
+    limits = description.limits
+    sentences = [f"At most {limits['message_mb']:,} MiB."] if "message_mb" in limits else []
+    if "image" in request["properties"] and "pixels" in limits:
+        sentences.append(f"Images have at most {limits['pixels']:,} pixels each.")
+    return " ".join(sentences)
 
 
 def _form_schema(request: dict[str, Any]) -> dict[str, Any]:
@@ -158,6 +189,13 @@ def _restrict_inputs(request: dict[str, Any], description: DescribeResponse) -> 
     fields = {name: value for name, value in request["properties"].items() if name not in excluded}
     alternatives = [alternative for alternative in request["oneOf"] if not excluded & set(alternative["required"])]
     return {**request, "properties": fields, "oneOf": alternatives}
+
+
+def _restrict_actions(action: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Remove the action that is not in the policy's action space."""
+    excluded = {"discrete": "continuous", "continuous": "discrete"}[kind]
+    fields = {name: value for name, value in action["properties"].items() if name != excluded}
+    return {name: value for name, value in action.items() if name != "allOf"} | {"properties": fields}
 
 
 def _schemas(methods: list[Method]) -> dict[str, Any]:

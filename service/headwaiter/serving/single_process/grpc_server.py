@@ -18,7 +18,7 @@ from headwaiter.api.grpc_servicer import Servicer, accept, reject
 from headwaiter.api.methods import METHODS, Method
 from headwaiter.engine.jobs import ClosedError
 from headwaiter.serving.config import CATALOG
-from headwaiter.serving.launch import PreconditionError
+from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.single_process.health import add_health
 from headwaiter.serving.single_process.metadata import application_of
 from headwaiter.serving.single_process.reflection import add_reflection

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from headwaiter.api.errors import Failure
 from headwaiter.api.http.error_responses import respond
-from headwaiter.serving.launch import PreconditionError
+from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.single_process.grpc_server import STOPPING
 from headwaiter.serving.single_process.served_models import ServedModels
 
