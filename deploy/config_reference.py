@@ -9,8 +9,7 @@ from pydantic.fields import FieldInfo
 
 from headwaiter.engine.settings_errors import nested_section
 from headwaiter.serving.config import Config
-from headwaiter_export.generated_sections import README, write_section
-from loadtest.benchmark_tables import table
+from headwaiter_export.generated_sections import README, table, write_section
 
 PAGE = README.parent / "docs/configuration.md"
 

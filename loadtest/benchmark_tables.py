@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from headwaiter_export.generated_sections import table
 from loadtest.results_file import FOLDER
 
 _SEARCHES = {1: "greedy", 4: "4 beams"}
@@ -52,12 +53,6 @@ def overhead(file: Path = FOLDER / "overhead.json") -> str:
 
 def format_machine(machine: dict[str, Any]) -> str:
     return f"{machine['cores']} × {machine['cpu']} ({machine.get('vectors', 'avx2')})"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table without a trailing newline."""
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines)
 
 
 def _targets(targets: Rows) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.results import record
 from headwaiter.client import Client, HeadwaiterError
 from loadtest.cluster.ray_cluster import wait_until
+from loadtest.deployment_results import record
 from loadtest.service_process import ServiceProcess, running_service
 
 MODEL = "opus-mt-zh-en"

@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from deploy.results import record
-from headwaiter_export.console import progress
+from headwaiter.console import CommandConsole
+from loadtest.deployment_results import record
 from loadtest.service_process import ServiceProcess, running_service
 from loadtest.traffic.request_generators import build_workload
 from loadtest.traffic.transports import GrpcTransport
@@ -32,7 +32,6 @@ MAX_GROWTH = 0.02
 _CALLERS = 4
 _TENTHS = 10
 _SAMPLE_SECONDS = 1.0
-_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,8 @@ class Soak:
     def _sample(self, model: str) -> ProcessSample:
         (replica,) = self.service.replicas(model)
         resident = int(Path(f"/proc/{replica}/statm").read_text().split()[1])
-        return ProcessSample(self.codes.total(), resident * _PAGE_MB, len(os.listdir(f"/proc/{replica}/fd")))
+        megabytes = resident * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return ProcessSample(self.codes.total(), megabytes, len(os.listdir(f"/proc/{replica}/fd")))
 
 
 def median_sample(samples: Sequence[ProcessSample], calls: int, tenth: int) -> ProcessSample:
@@ -128,7 +128,7 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, running_service(Path(folder), models) as service:
         soak = Soak(service, arguments.calls)
-        with progress("soak", arguments.calls) as show_progress:
+        with CommandConsole().progress("soak", arguments.calls) as show_progress:
             soak.run(list(models), show_progress)
     rows, failures = evaluate(soak.samples, soak.codes)
     minutes = (time.monotonic() - started) / 60

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwaiter_export.generated_sections import README, write_section
+from headwaiter_export.generated_sections import README, table, write_section
 from loadtest import benchmark_tables
-from loadtest.benchmark_tables import format_machine, table
+from loadtest.benchmark_tables import format_machine
 from loadtest.results_file import FOLDER
 
 _DOCS = README.parent / "docs"

@@ -9,11 +9,11 @@ from typing import Annotated, get_args
 
 import typer
 
+from headwaiter.console import CommandConsole, fail
 from headwaiter.package.manifest import Package, PackageError, Precision, open_package, verify
 from headwaiter.package.usage import is_in_use
 from headwaiter.protocol.tasks import task_names
 from headwaiter_export import report
-from headwaiter_export.console import console, fail, print_warning, step
 from headwaiter_export.errors import ExportError, SourceError
 from headwaiter_export.request import ExportRequest, check_request
 
@@ -55,25 +55,27 @@ def export_command(
     _require(task is None or task in _TASKS, f"{task!r} is not a task; supported tasks are {', '.join(_TASKS)}.")
     _require_precision(precision)
     request = ExportRequest(source, task, name, version, precision, out, force, allow_unfused)  # type: ignore[arg-type]
-    started = time.monotonic()
+    console, started = CommandConsole(), time.monotonic()
     try:
         check_request(request)
         if force and is_in_use(request.folder):
-            print_warning(
+            console.warn(
                 f"{request.folder} is in use by a running service, which cannot restart its replicas from a replaced "
                 f"package; run `headwaiter serve` again after this export, or export a new --version instead."
             )
-        with step("import dependencies"):
+        with console.step("import dependencies"):
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
             from headwaiter_export.pipeline import export
-        package = export(request, step)
+        package = export(request, console.step)
     except ModuleNotFoundError as error:
-        fail(f"Exporting needs {error.name}, which is not installed; run pip install 'headwaiter[export,cpu]'.", 2)
+        console.fail(
+            f"Exporting needs {error.name}, which is not installed; run pip install 'headwaiter[export,cpu]'.", 2
+        )
     except SourceError as error:
-        fail(str(error), 2)
+        console.fail(str(error), 2)
     except ExportError as error:
-        fail(f"{error} No package was written.", 1)
-    report.print_package(console, package, seconds=time.monotonic() - started)
+        console.fail(f"{error} No package was written.", 1)
+    report.print_package(console.out, package, seconds=time.monotonic() - started)
 
 
 def inspect_command(
@@ -97,15 +99,16 @@ def inspect_command(
     if precision is not None:
         _require_precision(precision)
     _require(device in (None, "cpu", "cuda"), f"{device!r} is not a device; supported devices are cpu and cuda.")
+    console = CommandConsole()
     try:
         package = open_package(path, version=version, precision=precision)  # type: ignore[arg-type]
         _require_selected(package, version, precision)
         verify(package)
     except PackageError as error:
-        fail(str(error), 2)
-    report.print_package(console, package)
+        console.fail(str(error), 2)
+    report.print_package(console.out, package)
     if device == "cuda":
-        report.print_cuda_fallbacks(console, package)
+        report.print_cuda_fallbacks(console.out, package)
 
 
 def _require_selected(package: Package, version: str | None, precision: str | None) -> None:

@@ -1,8 +1,9 @@
-"""Generated sections of Markdown files, each delimited by `<!-- name -->` and `<!-- /name -->`."""
+"""Generated tables and sections of Markdown files; a section is delimited by `<!-- name -->` and `<!-- /name -->`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 README = Path(__file__).parents[2] / "README.md"
@@ -19,6 +20,12 @@ def write_section(name: str, text: str, file: Path = README) -> None:
     content, count = _section_pattern(name).subn(lambda _: text, file.read_text(encoding="utf-8"))
     assert count, f"{file.name} has no section <!-- {name} -->"
     file.write_text(content, encoding="utf-8")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table without a trailing newline."""
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
 
 
 def _section_pattern(name: str) -> re.Pattern[str]:

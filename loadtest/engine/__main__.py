@@ -11,12 +11,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
-from headwaiter_export.console import step
+from headwaiter.console import CommandConsole
 from loadtest import results_file
 from loadtest.benchmark_process import BenchmarkProcessError, run_count, run_rounds, start_processes
 from loadtest.engine import console_tables
@@ -33,7 +34,11 @@ PARTS: tuple[BenchmarkPart, ...] = (Translation(), Encoders(), Policy())
 _EXPORT_SECONDS = 60.0
 _MAX_IDLE_LOAD = 0.5  # load average up to which the machine counts as idle
 _OWN = "headwaiter"
-_console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+@cache
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def main() -> None:
@@ -54,13 +59,13 @@ def main() -> None:
         for model in (model for part in parts for model in part.models):
             model.delete()
     load = os.getloadavg()[0]
-    _console.print(console_tables.plan_table(_plan(parts, options)))
+    _console().print(console_tables.plan_table(_plan(parts, options)))
     if load > _MAX_IDLE_LOAD:
-        _console.print(f"[yellow]The machine is not idle (load average {load:.1f}); ratios are unreliable.[/]")
+        _console().print(f"[yellow]The machine is not idle (load average {load:.1f}); ratios are unreliable.[/]")
     old = {} if options.only else results_file.load(arguments.results / "engine.json", PARTS)
     measured = dict(old)
     if missing := not_installed(name for part in parts for name in part.names(options)):
-        _console.print(f"not installed: {', '.join(missing)}; `make bench` installs all engines", markup=False)
+        _console().print(f"not installed: {', '.join(missing)}; `make bench` installs all engines", markup=False)
         sys.exit(2)
     try:
         for part, new in _run(parts, options, load):
@@ -68,12 +73,12 @@ def main() -> None:
             if not options.only:
                 _save_results(measured, arguments.results)
     except BenchmarkProcessError as error:
-        _console.print(str(error), markup=False)
+        _console().print(str(error), markup=False)
         sys.exit(1)
     if evaluated := _evaluate_targets(measured):
-        _console.print(console_tables.target_table(evaluated))
+        _console().print(console_tables.target_table(evaluated))
     written = "nothing, because --only was set" if options.only else f"{arguments.results}: engine.json, engine.png"
-    _console.print(f"Written: {written}")
+    _console().print(f"Written: {written}")
 
 
 def _save_results(measured: Mapping[str, PartResults], folder: Path) -> None:
@@ -112,9 +117,9 @@ def _run(
     parts: Sequence[BenchmarkPart], options: BenchmarkOptions, load: float
 ) -> Iterator[tuple[BenchmarkPart, PartResults]]:
     for model in (model for part in parts for model in part.models):
-        model.ensure_exported(step)
+        model.ensure_exported(CommandConsole().step)
     total = sum(_seconds(part, workload, options) for part in parts for workload in part.workloads(options))
-    with ProgressBar(_console, total) as bar:
+    with ProgressBar(_console(), total) as bar:
         for part in parts:
             yield part, _measure(part, options, load, bar)
 
@@ -127,7 +132,7 @@ def _measure(part: BenchmarkPart, options: BenchmarkOptions, load: float, bar: P
             timings = run_rounds(backends, workload.task, options.rounds, bar)
             measured = part.rows(workload, timings, datetime.now(UTC).isoformat(timespec="minutes"))
             bar.finish_workload()
-            _console.print(
+            _console().print(
                 f"[bold]{part.name}: {workload.title}[/], {workload.description}", console_tables.table(measured)
             )
             rows += measured

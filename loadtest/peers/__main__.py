@@ -24,7 +24,7 @@ from rich.console import Console
 from loadtest.peers.benchmark_models import BENCHMARK_MODELS, BenchmarkModel, prepare
 from loadtest.peers.comparison import content, make_table, rows
 from loadtest.peers.measure import ServerMeasurement, measure
-from loadtest.peers.servers import PEERS, BenchmarkServer, PeerError, servers
+from loadtest.peers.servers import BenchmarkServer, PeerError, peer_names, servers
 from loadtest.results_file import FOLDER
 from loadtest.traffic.cli_options import count, positive
 from loadtest.traffic.transports import configure_gevent
@@ -115,7 +115,11 @@ def _save(file: Path, benchmark_model: BenchmarkModel, results: dict[str, Any]) 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers", description=__doc__)
     parser.add_argument(
-        "--peers", nargs="*", default=list(PEERS), metavar="NAME", help=f"peers to run: {', '.join(PEERS)} (all)"
+        "--peers",
+        nargs="*",
+        default=list(peer_names()),
+        metavar="NAME",
+        help=f"peers to run: {', '.join(peer_names())} (all)",
     )
     parser.add_argument(
         "--models",

@@ -218,13 +218,16 @@ def _samples() -> dict[str, str]:
 
 
 SAMPLES = _samples()
-PEERS = tuple(sorted(file.parent.name for file in FOLDER.glob("*/peer.toml")))
+
+
+def peer_names() -> tuple[str, ...]:
+    return tuple(sorted(file.parent.name for file in FOLDER.glob("*/peer.toml")))
 
 
 def servers(names: list[str]) -> list[BenchmarkServer]:
     """Return Headwaiter over both transports and the named peers; raise PeerError for an unknown name."""
-    if unknown := sorted(set(names) - set(PEERS)):
-        raise PeerError(f"unknown peer: {', '.join(unknown)}; available: {', '.join(PEERS)}")
+    if unknown := sorted(set(names) - set(peer_names())):
+        raise PeerError(f"unknown peer: {', '.join(unknown)}; available: {', '.join(peer_names())}")
     return [HeadwaiterServer("grpc"), HeadwaiterServer("http"), *(PeerServer(name) for name in names)]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from deploy import results
 from headwaiter import open_model
 from headwaiter.client import Client
 from headwaiter_export.pipeline import ExportRequest, export
+from loadtest import deployment_results
 from loadtest.cluster import network_namespaces as namespaces
 from loadtest.cluster.ray_cluster import Cluster, cluster, wait_until
 from tests.cluster.load_kit import CallFunction
@@ -135,4 +135,4 @@ def result_rows(request: pytest.FixtureRequest) -> Iterator[ResultRows]:
     yield rows
     if request.config.getoption("--record"):
         for part, part_rows in rows.items():
-            results.record(part, part_rows)
+            deployment_results.record(part, part_rows)

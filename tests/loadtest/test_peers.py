@@ -14,7 +14,7 @@ from loadtest.peers.benchmark_models import BENCHMARK_MODELS
 from loadtest.peers.common import engines
 from loadtest.peers.comparison import content, rows, targets
 from loadtest.peers.measure import ServerMeasurement, find_max_rate, sustained_rate
-from loadtest.peers.servers import PEERS, PROTOCOLS, PeerError, PeerServer, parse_answer
+from loadtest.peers.servers import PROTOCOLS, PeerError, PeerServer, parse_answer, peer_names
 from loadtest.traffic.samples import Sample
 
 OPUS = BENCHMARK_MODELS["opus-mt-zh-en"]
@@ -97,13 +97,13 @@ def test_targets_compare_with_fastest_peer() -> None:
 
 
 def test_every_peer_is_pinned_and_documented() -> None:
-    assert PEERS == ("ctranslate2", "litserve", "ray-serve", "transformers", "triton")
-    for name in PEERS:
+    assert peer_names() == ("ctranslate2", "litserve", "ray-serve", "transformers", "triton")
+    for name in peer_names():
         lines = (servers.FOLDER / name / "requirements.txt").read_text().splitlines()
         assert all("==" in line for line in lines), name
         assert PeerServer(name).settings
         assert "documentation = " in (servers.FOLDER / name / "peer.toml").read_text()
-    assert [name for name in PEERS if not PeerServer(name).supports("images")] == ["ctranslate2"]
+    assert [name for name in peer_names() if not PeerServer(name).supports("images")] == ["ctranslate2"]
 
 
 REPLIES = [

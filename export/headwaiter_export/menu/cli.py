@@ -11,8 +11,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from headwaiter.console import CommandConsole
 from headwaiter.package.manifest import Precision
-from headwaiter_export.console import console, exit_on_error, fail, print_error, progress, step
+from headwaiter_export.console import exit_on_error
 from headwaiter_export.errors import ExportError, SourceError
 from headwaiter_export.menu import MenuEntry, hub_models, menu
 from headwaiter_export.menu.results import save_metrics, table, target_summary
@@ -47,6 +48,7 @@ def list_command(context: typer.Context, out: Out = _MODELS) -> None:
     """
     if context.invoked_subcommand is not None:
         return
+    console = CommandConsole()
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for name in ("model", "task", "licence", "weights"):
         table.add_column(name, no_wrap=True)
@@ -90,15 +92,16 @@ def export_command(out: Out = _MODELS) -> None:
 
       headwaiter menu export
     """
+    console = CommandConsole()
     missing = [entry for entry in menu().values() if _is_missing(entry, exported_precisions(out / entry.name))]
-    failed = [entry.name for entry in missing if not _export_entry(entry, out)]
+    failed = [entry.name for entry in missing if not _export_entry(console, entry, out)]
     if failed:
-        print_error(f"Could not export {', '.join(failed)}; run `headwaiter menu export` to retry.")
+        console.print_error(f"Could not export {', '.join(failed)}; run `headwaiter menu export` to retry.")
     if len(failed) == len(menu()):
-        fail("No model could be exported.", 1)
+        console.fail("No model could be exported.", 1)
 
 
-def _export_entry(entry: MenuEntry, out: Path) -> bool:
+def _export_entry(console: CommandConsole, entry: MenuEntry, out: Path) -> bool:
     console.print(
         f"[bold]{entry.name}[/] {entry.precision} [dim]{entry.license}: {entry.attribution}[/]", soft_wrap=True
     )
@@ -106,14 +109,14 @@ def _export_entry(entry: MenuEntry, out: Path) -> bool:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from headwaiter_export.pipeline import ExportRequest, export
 
-        export(ExportRequest(entry.name, precision=entry.precision, out=out), step)
+        export(ExportRequest(entry.name, precision=entry.precision, out=out), console.step)
     except ModuleNotFoundError as error:
-        fail(f"Exporting requires {error.name}; install it with pip install 'headwaiter[export,cpu]'.", 2)
+        console.fail(f"Exporting requires {error.name}; install it with pip install 'headwaiter[export,cpu]'.", 2)
     except (SourceError, ExportError) as error:
-        print_error(str(error))
+        console.print_error(str(error))
         return False
     except OSError as error:
-        print_error(f"Could not write {entry.name} to {out}: {error.strerror}.")
+        console.print_error(f"Could not write {entry.name} to {out}: {error.strerror}.")
         return False
     return True
 
@@ -132,13 +135,14 @@ def train_command(
 
       headwaiter menu train breakout-dt
     """
+    console = CommandConsole()
     with exit_on_error("Training"):
         from headwaiter_export.menu.evaluate import evaluate_source
         from headwaiter_export.menu.recipes import trainable_architecture, training_recipe
         from headwaiter_export.zoo.training import train
 
         architecture, folder = trainable_architecture(name), out or CHECKPOINTS / name
-        with progress(name, steps or architecture.recipe.steps) as advance:
+        with console.progress(name, steps or architecture.recipe.steps) as advance:
             train(
                 architecture,
                 folder,
@@ -165,6 +169,7 @@ def evaluate_command(
 
       headwaiter menu evaluate --max-examples 100
     """
+    console = CommandConsole()
     with exit_on_error("Evaluation"):
         from headwaiter_export.menu.evaluate import evaluate
         from headwaiter_export.menu.evaluators import EVALUATORS
@@ -172,7 +177,7 @@ def evaluate_command(
         for name in names or EVALUATORS:
             if name not in EVALUATORS:
                 raise SourceError(f"{name} has no evaluator; available: {', '.join(EVALUATORS)}.")
-            with step(name):
+            with console.step(name):
                 metrics = evaluate(name, max_examples)
             console.print(table(metrics))
             if max_examples is None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from headwaiter.cli.call.context import exit_on_error
 from headwaiter.client import Client
-from headwaiter_export.console import console, fail
+from headwaiter.console import CommandConsole
 from headwaiter_export.errors import SourceError
 from headwaiter_export.menu.breakout_environment import BALL, BRICK, PADDLE, STATE, TRAIL, Breakout
 
@@ -43,16 +43,17 @@ def play_command(
 
       headwaiter play breakout-dt --target-return 3 --seed 7
     """
+    console = CommandConsole()
     try:
         game = Breakout()
     except SourceError as error:
-        fail(str(error), 2)
-    with exit_on_error(), Client(address, key=key) as client, Live(console=console, auto_refresh=False) as live:
+        console.fail(str(error), 2)
+    with exit_on_error(), Client(address, key=key) as client, Live(console=console.out, auto_refresh=False) as live:
         for frame in islice(_play_episode(client, model, target_return, game, seed), max_moves):
-            if console.is_terminal:
+            if console.out.is_terminal:
                 live.update(render_board(frame), refresh=True)
                 time.sleep(delay)
-    if not console.is_terminal:
+    if not console.out.is_terminal:
         console.print(render_board(frame))
     console.print(f"{frame.score:g} bricks in {frame.moves} moves; target return {target_return:g}")
 

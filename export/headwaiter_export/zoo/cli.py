@@ -9,7 +9,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from headwaiter_export.console import console, exit_on_error, progress
+from headwaiter.console import CommandConsole
+from headwaiter_export.console import exit_on_error
 
 if TYPE_CHECKING:
     from headwaiter_export.zoo.training import Progress as TrainingProgress
@@ -37,6 +38,7 @@ def list_command(context: typer.Context) -> None:
         return
     from headwaiter_export.zoo.registry import GROUPS, architectures
 
+    console = CommandConsole()
     table = Table("architecture", "task", box=SIMPLE_HEAD, header_style="bold", expand=True)
     table.add_column("parameters", justify="right")
     table.add_column("paper", ratio=1, no_wrap=True)
@@ -72,6 +74,7 @@ def train_command(
 
       headwaiter zoo train bert --data listops:length=16 --steps 500 --out checkpoints/short
     """
+    console = CommandConsole()
     with exit_on_error("Training"):
         from headwaiter_export.zoo.data.selection import with_dataset
         from headwaiter_export.zoo.registry import find_architecture
@@ -86,7 +89,7 @@ def train_command(
             )
 
         folder = out or CHECKPOINTS / name
-        with progress(name, steps or architecture.recipe.steps) as advance:
+        with console.progress(name, steps or architecture.recipe.steps) as advance:
             training_result = train_and_evaluate(
                 architecture,
                 folder,

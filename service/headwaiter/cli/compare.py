@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from headwaiter.cli.call.context import fail
+from headwaiter.console import CommandConsole
 
 if TYPE_CHECKING:
     from headwaiter.package.manifest import Manifest, Package
@@ -46,23 +45,25 @@ def compare_command(
     from headwaiter.package.manifest import PackageError, open_package
     from headwaiter.tasks.errors import InputError
 
-    console = Console(highlight=False, markup=False)
+    console = CommandConsole()
     try:
         packages = [open_package(path) for path in (first, second)]
         items = _read_items(_common_input([package.manifest for package in packages]), inputs)
         answers = [_run(console, package, items) for package in packages]
     except ModuleNotFoundError as error:
-        fail(f"Comparing needs {error.name}, which is not installed; run pip install 'headwaiter[serve,cpu]'.", 2)
+        console.fail(
+            f"Comparing needs {error.name}, which is not installed; run pip install 'headwaiter[serve,cpu]'.", 2
+        )
     except (InputError, PackageError, ValueError) as error:
-        fail(str(error), 2)
+        console.fail(str(error), 2)
     except OSError as error:
-        fail(f"{error.filename} cannot be read: {error.strerror}.", 2)
+        console.fail(f"{error.filename} cannot be read: {error.strerror}.", 2)
     differing = [index for index in range(len(items)) if answers[0][index] != answers[1][index]]
     for index in differing:
-        console.print(items[index], style="bold", soft_wrap=True)
+        console.print(items[index], style="bold", markup=False, soft_wrap=True)
         for package, package_answers in zip(packages, answers, strict=True):
-            console.print(f"  {package.folder}: {package_answers[index]}", soft_wrap=True)
-    console.print(f"{len(items) - len(differing)} of {len(items)} answers are equal")
+            console.print_line(f"  {package.folder}: {package_answers[index]}")
+    console.print_line(f"{len(items) - len(differing)} of {len(items)} answers are equal")
     sys.exit(1 if differing else 0)
 
 
@@ -109,10 +110,10 @@ def _find_images(path: Path) -> list[str]:
     return [str(file) for file in sorted(path.iterdir()) if file.suffix.lower() in _IMAGE_SUFFIXES]
 
 
-def _run(console: Console, package: Package, items: list[str]) -> list[str]:
+def _run(console: CommandConsole, package: Package, items: list[str]) -> list[str]:
     from headwaiter import open_model
 
-    with console.status(f"run {package.folder} …"), open_model(package.folder) as model:
+    with console.spinner(f"run {package.folder}"), open_model(package.folder) as model:
         return _answers(model, items)
 
 

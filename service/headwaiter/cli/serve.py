@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
+
+from headwaiter.cli.fetch import fetch_command
+from headwaiter.cli.key import key_command
+from headwaiter.cli.signals import StopRequested
+from headwaiter.console import CommandConsole
 
 if TYPE_CHECKING:
     from headwaiter.serving.config import Ports, Service
-    from headwaiter.serving.instance import Instance, InstanceRegistry
-    from headwaiter.serving.launch import Cluster
 
 Render = Callable[["Service"], dict[str, Any]]
 
@@ -88,7 +84,7 @@ def serve_command(
     mode = "check-ports" if check_ports else "render" if rendered else "cluster" if cluster else "local"
 
     if (models_at or keys_at) and not rendered:
-        ServeConsole().fail(
+        CommandConsole().fail(
             "--models-at and --keys-at need --render; without it the paths are those of the configuration file.", 2
         )
     serve(
@@ -99,123 +95,9 @@ def serve_command(
     )
 
 
-def fetch_command(
-    store: Annotated[str, typer.Argument(help="Package store: a directory, or a URL with http, https, s3 or gs.")],
-    packages: Annotated[list[str], typer.Argument(help="One or more packages as NAME/VERSION/PRECISION.")],
-    to: Annotated[Path, typer.Option(help="Target directory.")] = Path("models"),
-) -> None:
-    """Fetch model packages and verify their checksums. Complete packages are not fetched again.
-
-    Examples:
-
-      headwaiter fetch https://store.example/models opus-mt-zh-en/1/int8 --to /models
-
-      headwaiter fetch s3://bucket/models opus-mt-zh-en/1/int8
-    """
-    from headwaiter.package.fetching import FetchError, fetch
-
-    console = ServeConsole()
-    try:
-        fetched = fetch(store, packages, to)
-    except FetchError as error:
-        console.fail(str(error), 2)
-    for name in packages:
-        console.print_line(f"{name} ({'fetched' if name in fetched else 'already present'})")
-
-
-def key_command(
-    name: Annotated[str | None, typer.Option(help="Name of the key (default: key-<hash prefix>).")] = None,
-    append: Annotated[
-        Path | None, typer.Option(help="API-key file to append the line to (default: print it only).")
-    ] = None,
-) -> None:
-    """Create an API key. It is printed once; the file set by `auth: {keys: …}` contains only its hash.
-
-    Examples:
-
-      headwaiter key --name alice
-
-      headwaiter key --name alice --append keys.txt
-    """
-    from headwaiter.api import keys
-
-    console = ServeConsole()
-    try:
-        key = keys.make_key()
-        line = keys.format_key_line(name, key)
-        if append is not None:
-            keys.append(append, line)
-    except keys.KeysError as error:
-        console.fail(str(error), 2)
-    console.print_line(f"key   {key}   (printed only once; clients send `authorization: Bearer KEY`)")
-    console.print_line(f"line  {line}" if append is None else f"line  {line}   (appended to {append})")
-
-
-class ServeConsole:
-    """Prints progress and errors: symbols and spinners in a terminal, plain text otherwise."""
-
-    def __init__(self) -> None:
-        # Ray replaces sys.stdout while it starts; keep the original streams.
-        self._out = Console(file=sys.stdout, highlight=False)
-        self._errors = Console(file=sys.stderr, highlight=False)
-
-    def print_line(self, text: str = "") -> None:
-        self._out.print(Text(text), soft_wrap=True)
-
-    def print_done(self, text: str, seconds: float) -> None:
-        self._out.print(Text.assemble(("✓ ", "green"), text, (f" {seconds:.1f} s", "dim")), soft_wrap=True)
-
-    def warn(self, message: str) -> None:
-        self._errors.print(Text.assemble(("! ", "yellow"), message), soft_wrap=True)
-
-    def print_error(self, message: str) -> None:
-        self._errors.print(Text.assemble(("✗ ", "red"), message), soft_wrap=True)
-
-    def fail(self, message: str, code: int) -> NoReturn:
-        self.print_error(message)
-        sys.exit(code)
-
-    @contextmanager
-    def spinner(self, text: str) -> Iterator[None]:
-        with self._out.status(f"{text} …"):
-            yield
-
-    @contextmanager
-    def step(self, text: str) -> Iterator[None]:
-        started = time.monotonic()
-        with self.spinner(text):
-            yield
-        self.print_done(text, time.monotonic() - started)
-
-
-class StopRequested(BaseException):
-    """Raised in the main thread by SIGINT and SIGTERM."""
-
-
-class Signals:
-    """Signal handlers: SIGINT and SIGTERM raise StopRequested, SIGHUP is reported by `wait_for_hangup`."""
-
-    def __init__(self) -> None:
-        self._hangup_received = False
-
-    def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if number != signal.SIGHUP:
-            raise StopRequested
-        self._hangup_received = True
-
-    def wait_for_hangup(self) -> None:
-        while not self._hangup_received:
-            time.sleep(0.2)
-        self._hangup_received = False
-
-
 def serve(file: Path, render: Render, *, mode: str, ports: Ports | None = None) -> None:
     """Serve the models of `file`. `mode` is local, cluster, render or check-ports; `ports` override the file's."""
-    console = ServeConsole()
+    console = CommandConsole()
     try:
         from headwaiter.serving.config import ConfigError, load_config
         from headwaiter.serving.errors import LaunchError
@@ -231,7 +113,9 @@ def serve(file: Path, render: Render, *, mode: str, ports: Ports | None = None) 
         elif mode == "cluster":
             _serve_on_cluster(service, render, console)
         else:
-            _serve_locally(service, render, console)
+            from headwaiter.cli.local_service import serve_locally
+
+            serve_locally(service, render, console)
     except ConfigError as error:
         console.fail(str(error), 2)
     except LaunchError as error:
@@ -244,7 +128,7 @@ def check_ports(file: Path, ports: Ports) -> None:
     """Check that the ports are free, unless a running instance of the same file uses them."""
     from headwaiter.serving.config import read_config
     from headwaiter.serving.instance import InstanceRegistry
-    from headwaiter.serving.launch import check_free_ports
+    from headwaiter.serving.preflight import check_free_ports
 
     config = read_config(file, ports)
     if InstanceRegistry(file).claim() is None:
@@ -262,155 +146,20 @@ def _print_rendered(rendered: dict[str, Any]) -> None:
     yaml.safe_dump(rendered, sys.stdout, sort_keys=False, allow_unicode=True)
 
 
-def _serve_on_cluster(service: Service, render: Render, console: ServeConsole) -> None:
-    from headwaiter.serving import launch
+def _serve_on_cluster(service: Service, render: Render, console: CommandConsole) -> None:
+    from headwaiter.cli.deployment import deploy, print_endpoints, print_warnings
+    from headwaiter.serving import preflight
+    from headwaiter.serving.cluster import Cluster
+    from headwaiter.serving.local_ray import connect_to_ray
 
-    with launch.connect_to_ray():
-        launch.check_nodes_reachable(service)
-        if launch.lacks_haproxy():
+    with connect_to_ray():
+        preflight.check_nodes_reachable(service)
+        if preflight.lacks_haproxy():
             console.warn(
-                f"This cluster's nodes were started without {' and '.join(launch.required_variables())} in their "
+                f"This cluster's nodes were started without {' and '.join(preflight.required_variables())} in their "
                 "environment; requests take a slower path."
             )
         print_warnings(service, console)
         rendered = render(service)
-        _deploy(service, launch.Cluster(rendered), rendered, console)
+        deploy(service, Cluster(rendered), rendered, console)
         print_endpoints(service, console)
-
-
-def _serve_locally(service: Service, render: Render, console: ServeConsole) -> None:
-    from headwaiter.serving import launch
-    from headwaiter.serving.errors import PreconditionError
-    from headwaiter.serving.instance import InstanceRegistry
-
-    registry = InstanceRegistry(service.file)
-    instance = registry.claim()
-    if instance is None:
-        _serve_until_stopped(service, render, console, registry)
-        return
-    instance.check_same_address(service)
-    if not instance.address:
-        raise PreconditionError(
-            f"{service.file} is served by process {instance.pid} with --single-process; stop it, or use that option."
-        )
-    console.print_line(f"{service.file} is served by process {instance.pid}; updating it.")
-    print_warnings(service, console)
-    with launch.connect_to_ray(instance.address):
-        rendered = render(service)
-        _deploy(service, launch.Cluster(rendered), rendered, console)
-
-
-def _serve_until_stopped(service: Service, render: Render, console: ServeConsole, registry: InstanceRegistry) -> None:
-    from headwaiter.serving import launch
-    from headwaiter.serving.instance import Instance
-
-    signals = Signals()
-    signals.install()
-    with ExitStack() as stack:
-        print_warnings(service, console)
-        if launch.requested_cpus(service) > launch.cores():
-            requested, available = launch.requested_cpus(service), launch.cores()
-            console.warn(f"The models request {requested:g} CPUs and share the {available} of this machine.")
-        rendered = render(service)
-        with console.step("Ray"):
-            stack.enter_context(launch.start_local_ray(service))
-            signals.install()  # ray.init replaces the handlers
-        with console.step("Serve"):
-            cluster = launch.Cluster(rendered)
-            stack.callback(cluster.close)
-        _deploy(service, cluster, rendered, console)
-        instance = Instance.for_service(service, cluster)
-        registry.publish(instance)
-        print_endpoints(service, console, cluster.logs)
-        with suppress(StopRequested):
-            while True:
-                signals.wait_for_hangup()
-                reload_config(service, instance, cluster, render, console)
-        registry.clear()
-        with suppress(StopRequested), console.step("requests completed"):
-            console.print_line("stopping; press Ctrl-C again to stop immediately")
-            cluster.drain()
-
-
-def reload_config(
-    service: Service, instance: Instance, cluster: Cluster, render: Render, console: ServeConsole
-) -> None:
-    """Read the file again and deploy the changes. Any error is printed and the service keeps running."""
-    from headwaiter.serving.config import ConfigError, load_config
-    from headwaiter.serving.errors import LaunchError
-    from headwaiter.serving.launch import root_cause
-
-    try:
-        changed = load_config(service.file, service.port_overrides)
-        instance.check_same_address(changed)
-        print_warnings(changed, console)
-        rendered = render(changed)
-        _deploy(changed, cluster, rendered, console)
-        console.print_line(f"{service.file} is reloaded")
-        return
-    except (ConfigError, LaunchError) as error:
-        message = str(error)
-    except (Exception, SystemExit) as error:  # rich raises SystemExit if the output pipe is closed
-        message = f"{service.file} could not be reloaded: {root_cause(_format_exception(error))}."
-    with suppress(OSError, SystemExit):  # the terminal may be closed
-        console.print_error(f"{message} Serving continues as before.")
-
-
-def _format_exception(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error))
-
-
-def _deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], console: ServeConsole) -> None:
-    """Deploy, print each application as it becomes ready, and return once all of them respond.
-
-    Raises LaunchError for the first application that fails.
-    """
-    from headwaiter.serving.errors import LaunchError
-    from headwaiter.serving.launch import root_cause, wait_until_answering
-
-    started = time.monotonic()
-    unchanged = cluster.deploy(rendered)
-    names = [application["name"] for application in rendered["applications"]]
-    with console.spinner(f"starting {', '.join(name for name in names if name not in unchanged)}"):
-        for name, state in cluster.watch_states(names):
-            if state.phase == "failed":
-                raise LaunchError(f"{name} did not start: {root_cause(state.message)}; see the logs in {cluster.logs}.")
-            if state.phase == "ready":
-                console.print_done(f"{name} (unchanged)" if name in unchanged else name, time.monotonic() - started)
-            elif state.message:
-                console.warn(f"{name}: {root_cause(state.message)}.")
-        wait_until_answering(service, names)
-
-
-def print_warnings(service: Service, console: ServeConsole) -> None:
-    """Warn about skipped models, precisions that are not available and missing authentication."""
-    config = service.config
-    for name in service.skipped_models:
-        console.warn(f"{name} is skipped: its package does not exist and it is optional.")
-    for name, model in config.models.items():
-        precision = service.packages[name].manifest.precision
-        if model.precision not in (None, precision):
-            console.warn(f"{name} has no {model.precision} package; {precision} is served instead.")
-    if service.keys is None and not service.is_local:
-        console.warn(
-            f"Ports {config.grpc.port} and {config.http.port} accept requests without authentication; "
-            "`headwaiter key --append keys.txt` creates an API key, `auth: {keys: keys.txt}` requires it."
-        )
-
-
-def print_endpoints(service: Service, console: ServeConsole, logs: Path | str | None = None) -> None:
-    from headwaiter.cli.example_commands import KEY_VARIABLE, example_commands
-
-    config = service.config
-    console.print_line()
-    console.print_line(f"gRPC     localhost:{config.grpc.port}")
-    console.print_line(f"HTTP     http://localhost:{config.http.port}/models")
-    if logs:
-        console.print_line(f"metrics  http://localhost:{config.metrics.port}/metrics")
-        console.print_line(f"logs     {logs}")
-    console.print_line()
-    if service.keys:
-        console.print_line(f"  export {KEY_VARIABLE}=…")
-    for command in example_commands(service):
-        console.print_line(f"  {command}")
-    console.print_line()

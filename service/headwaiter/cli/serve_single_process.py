@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwaiter.cli.serve import ServeConsole, check_ports, print_endpoints, print_warnings
+from headwaiter.console import CommandConsole
 
 if TYPE_CHECKING:
     from headwaiter.serving.config import Ports, Service
@@ -26,7 +26,7 @@ def serve_single_process(
     file: Path, ports: Ports, *, check_ports_only: bool = False, refused: Sequence[str] = ()
 ) -> None:
     """Serve the models of `file` until SIGTERM or SIGINT. `refused` are options that apply to Ray only."""
-    console = ServeConsole()
+    console = CommandConsole()
     if refused:
         console.fail(f"{refused[0]} is for Ray; leave out either {refused[0]} or --single-process.", 2)
     try:
@@ -37,6 +37,8 @@ def serve_single_process(
         console.fail(f"Serving needs {error.name}, which is not installed; run pip install 'headwaiter[serve,cpu]'.", 2)
     try:
         if check_ports_only:
+            from headwaiter.cli.serve import check_ports
+
             check_ports(file, ports)
             return
         service = load_config(file, ports)
@@ -52,7 +54,7 @@ def serve_single_process(
         console.fail(str(error), error.code)
 
 
-def _reload_other_process(service: Service, instance: Instance, console: ServeConsole) -> None:
+def _reload_other_process(service: Service, instance: Instance, console: CommandConsole) -> None:
     from headwaiter.serving.errors import PreconditionError
 
     if instance.address:
@@ -78,8 +80,9 @@ class _Signals:
         (self.stop_now if self.stop.is_set() else self.stop).set()
 
 
-async def _serve(service: Service, registry: InstanceRegistry, console: ServeConsole) -> None:
+async def _serve(service: Service, registry: InstanceRegistry, console: CommandConsole) -> None:
     from headwaiter.api.logs import configure_logging
+    from headwaiter.cli.deployment import print_endpoints
     from headwaiter.serving.instance import Instance
     from headwaiter.serving.single_process import SingleProcess
 
@@ -131,11 +134,11 @@ async def _finishes_before(work: Coroutine[Any, Any, None], event: asyncio.Event
     return False
 
 
-async def _reload(process: SingleProcess, service: Service, instance: Instance, console: ServeConsole) -> None:
+async def _reload(process: SingleProcess, service: Service, instance: Instance, console: CommandConsole) -> None:
     """Read the file again and serve its models. Any error is printed and the service keeps running."""
+    from headwaiter.serving.cluster import root_cause
     from headwaiter.serving.config import ConfigError, load_config
     from headwaiter.serving.errors import LaunchError
-    from headwaiter.serving.launch import root_cause
 
     started = time.monotonic()
 
@@ -158,8 +161,9 @@ async def _reload(process: SingleProcess, service: Service, instance: Instance, 
         console.print_error(f"{message} Serving continues as before.")
 
 
-def _print_warnings(service: Service, console: ServeConsole) -> None:
-    from headwaiter.serving.launch import cores
+def _print_warnings(service: Service, console: CommandConsole) -> None:
+    from headwaiter.cli.deployment import print_warnings
+    from headwaiter.serving.preflight import cores
 
     print_warnings(service, console)
     models = service.config.models

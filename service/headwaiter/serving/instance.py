@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headwaiter.serving import haproxy_files
+from headwaiter.serving.cluster import Cluster
 from headwaiter.serving.config import Service
 from headwaiter.serving.errors import PreconditionError
-from headwaiter.serving.launch import Cluster
 
 
 @dataclass(frozen=True, slots=True)

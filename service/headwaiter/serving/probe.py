@@ -17,7 +17,6 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-ALL_READY_MARKER = Path(tempfile.gettempdir(), "headwaiter-all-answered")
 _TIMEOUT_SECONDS = 2
 
 
@@ -26,9 +25,7 @@ def unready_applications(address: str, applications: Sequence[str]) -> list[str]
     return [reason for reason in _check_each(address, applications) if reason]
 
 
-def readiness_failures(
-    address: str, applications: Sequence[str], all_ready_marker: Path = ALL_READY_MARKER
-) -> list[str]:
+def readiness_failures(address: str, applications: Sequence[str], all_ready_marker: Path) -> list[str]:
     """Reasons why the node is not ready, empty if it is. Stops at the first application that decides the result."""
     failures = []
     was_ready = all_ready_marker.exists()
@@ -66,6 +63,7 @@ def _not_ready_reason(stub: health_pb2_grpc.HealthStub, application: str) -> str
 
 
 if __name__ == "__main__":
-    failures = readiness_failures(sys.argv[1], sys.argv[2:])
+    marker = Path(tempfile.gettempdir(), "headwaiter-all-answered")
+    failures = readiness_failures(sys.argv[1], sys.argv[2:], marker)
     sys.stderr.writelines(f"{failure}\n" for failure in failures)
     sys.exit(bool(failures))

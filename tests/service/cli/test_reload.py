@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from headwaiter.cli.serve import ServeConsole, StopRequested, reload_config
+from headwaiter.cli.local_service import reload_config
+from headwaiter.cli.signals import StopRequested
+from headwaiter.console import CommandConsole
+from headwaiter.serving.cluster import Cluster
 from headwaiter.serving.config import ConfigError, Service, load_config
 from headwaiter.serving.errors import LaunchError
 from headwaiter.serving.instance import Instance
-from headwaiter.serving.launch import Cluster
 from tests.serving_kit import write_config, write_package
 
 
@@ -36,7 +38,7 @@ def _reload(service: Service, error: BaseException) -> FailingCluster:
     config = service.config
     instance = Instance(7, "127.0.0.1:6379", "node", config.http.host, config.ports)
     cluster = FailingCluster(error)
-    reload_config(service, instance, cast(Cluster, cluster), lambda _: {"applications": []}, ServeConsole())
+    reload_config(service, instance, cast(Cluster, cluster), lambda _: {"applications": []}, CommandConsole())
     return cluster
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from headwaiter.api.keys import format_key_line, make_key
+from headwaiter.cli.deployment import print_warnings
 from headwaiter.cli.example_commands import example_commands
-from headwaiter.cli.serve import ServeConsole, print_warnings
+from headwaiter.console import CommandConsole
 from headwaiter.serving.config import load_config
 from tests.serving_kit import write_config, write_package
 
@@ -98,10 +99,10 @@ def test_example_commands_outside_path_use_relative_program(folder: Path, monkey
 
 def test_print_warnings_public_service_without_keys(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local = load_config(write_config(folder / "serve.yaml", BASE))
-    print_warnings(local, ServeConsole())
+    print_warnings(local, CommandConsole())
     assert capsys.readouterr().err == ""
     public = load_config(write_config(folder / "serve.yaml", {**BASE, "http": {"host": "0.0.0.0"}}))
-    print_warnings(public, ServeConsole())
+    print_warnings(public, CommandConsole())
     warning = capsys.readouterr().err
     for fragment in ("9000", "8000", "without authentication", "headwaiter key"):
         assert fragment in warning

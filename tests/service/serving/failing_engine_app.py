@@ -1,4 +1,4 @@
-"""Models whose engine stops on a ListModels request, so that the replica becomes unhealthy."""
+"""Models whose engine stops on a Describe request, so that the replica becomes unhealthy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["catalog", "model"]
 
 
 class FailingEngineReplica(ModelReplica):
-    async def ListModels(self, request: Message, grpc_context: Any) -> Message:  # noqa: ARG002, N802
+    async def Describe(self, request: Message, grpc_context: Any) -> Message:  # noqa: ARG002, N802
         self.model.engine.close(drain=False)
         return request
 

@@ -252,7 +252,7 @@ def test_replica_with_stopped_engine_is_replaced(models: dict[str, Path], tmp_pa
         assert client.classify("texts", text="ab").labels
         (unhealthy,) = service.replicas("texts")
         with grpc.insecure_channel(service.grpc) as channel:
-            send = channel.unary_unary("/headwaiter.v1.Models/ListModels")
+            send = channel.unary_unary("/headwaiter.v1.Models/Describe")
             send(b"", metadata=[("application", "texts")], timeout=TIMEOUT_SECONDS)
         assert becomes_true(lambda: unhealthy not in service.replicas("texts"))
         assert client.classify("texts", text="ab", timeout=TIMEOUT_SECONDS).labels

@@ -23,10 +23,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from headwaiter.serving.cluster import root_cause
 from headwaiter.serving.config import load_config, read_config
 from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.instance import Instance, InstanceRegistry
-from headwaiter.serving.launch import check_free_ports, root_cause
+from headwaiter.serving.preflight import check_free_ports
 from loadtest.service_process import free_ports
 from tests.serving_kit import write_config, write_package
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from headwaiter.cli.call import output
 from headwaiter.cli.call.json_messages import message_to_dict
 from headwaiter.client import Client, HeadwaiterError, InvalidInput, NotFound, Unauthenticated, WrongAddress, WrongTask
 from headwaiter.client.call import Call, Decoding, Options, StreamCall
+from headwaiter.console import fail
 
 _CALLER_ERRORS = (InvalidInput, NotFound, WrongAddress, WrongTask)
 
@@ -158,9 +157,3 @@ def exit_on_error() -> Iterator[None]:
         fail(f"{error.filename} cannot be accessed: {error.strerror}." if error.filename else str(error), 2)
     except ValueError as error:
         fail(str(error), 2)
-
-
-def fail(message: str, code: int) -> NoReturn:
-    errors = Console(stderr=True, highlight=False)
-    errors.print(Text.assemble(("✗ ", "red"), message), soft_wrap=True)  # Text: a message may contain brackets
-    sys.exit(code)

@@ -13,10 +13,11 @@ from pathlib import Path
 from headwaiter.api.http.catalog import build_catalog_app
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.model_server import ModelServerArgs
+from headwaiter.serving.cluster import root_cause
 from headwaiter.serving.config import CATALOG, Service
 from headwaiter.serving.errors import LaunchError, PreconditionError
-from headwaiter.serving.launch import check_free_ports, cores, root_cause
 from headwaiter.serving.metrics import MetricsError, MetricsExporter, open_metrics
+from headwaiter.serving.preflight import check_free_ports, cores
 from headwaiter.serving.single_process.grpc_server import start_grpc_server
 from headwaiter.serving.single_process.http_server import HttpDispatcher, HttpServer
 from headwaiter.serving.single_process.served_model import ServedModel, model_args

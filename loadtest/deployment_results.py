@@ -1,4 +1,4 @@
-"""`python -m deploy.results`: write RESULTS.md from results.json. Measurements add to it with `record`."""
+"""`python -m loadtest.deployment_results`: write deploy/RESULTS.md from its results.json; `record` adds to both."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.benchmark_tables import table
+from headwaiter_export.generated_sections import table
 from loadtest.results_file import machine
 
-DATA = Path(__file__).with_name("results.json")
-REPORT = Path(__file__).with_name("RESULTS.md")
+_FOLDER = Path(__file__).parents[1] / "deploy"
+DATA, REPORT = _FOLDER / "results.json", _FOLDER / "RESULTS.md"
 
 
 @dataclass(frozen=True, slots=True)
