@@ -1,15 +1,19 @@
-"""The wheel, installed alone in a clean environment next to a package called `service`, calls a real server."""
+"""The wheel, installed alone in a clean environment next to a package called `service`, calls a real server; an
+editable installation keeps its types."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from pyproject_hooks import BuildBackendHookCaller
 
 from tests.echo_server_kit import EchoServer, run_server
 
@@ -25,6 +29,17 @@ with Client(sys.argv[1]) as client:
     print(client.translate("echo", "你好").text)
 heavy = {"numpy", "onnxruntime", "ray", "torch", "pydantic", "typer"} & set(sys.modules)
 assert not heavy, heavy
+"""
+
+TYPED = """
+from headwaiter import open_model
+from headwaiter.client import Client
+
+with Client("localhost:9000") as client:
+    client.translate("echo", "你好")
+    client.translate("echo", 5)                 # error
+open_model("models/echo")
+open_model(5)                                   # error
 """
 
 
@@ -117,10 +132,46 @@ def test_command_with_missing_dependency_says_what_to_install(command: Path, arg
     assert done.stderr.count("\n") == 1
 
 
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of a clean environment with an editable installation of this checkout."""
+    folder, output = tmp_path_factory.mktemp("editable") / ".venv", tmp_path_factory.mktemp("dist")
+    build_system = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+    backend = BuildBackendHookCaller(ROOT, build_system["build-backend"], backend_path=build_system["backend-path"])
+    wheel = output / backend.build_editable(str(output))
+    venv.create(folder, with_pip=True)
+    _run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
+    return folder / "bin/python"
+
+
+@pytest.mark.slow
+def test_editable_installation_shows_its_types_to_mypy(editable: Path, tmp_path: Path) -> None:
+    (tmp_path / "application.py").write_text(TYPED, encoding="utf-8")
+    options = ["--strict", "--python-executable", str(editable), "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", *options, "application.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=_without_pythonpath())
+    errors = [line.split(":")[1] for line in done.stdout.splitlines() if ": error: " in line]
+    assert errors == [str(number) for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# error")]
+
+
+@pytest.mark.slow
+def test_editable_installation_imports_both_packages_from_the_checkout(editable: Path, tmp_path: Path) -> None:
+    code = "import headwaiter, headwaiter_export as export; print(headwaiter.__file__, export.__file__, sep='\\n')"
+    done = subprocess.run(
+        [editable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, env=_without_pythonpath()
+    )
+    expected = [ROOT / folder / package / "__init__.py" for package, folder in PACKAGES.items()]
+    assert [Path(line) for line in done.stdout.splitlines()] == expected
+
+
 def test_call_command_imports_no_engine() -> None:
     code = "import sys, headwaiter.cli.call; print(*sys.modules)"
     modules = set(_run([sys.executable, "-c", code]).split())
     assert not {"headwaiter.tasks", "headwaiter.engine", "headwaiter.api", "ray", "numpy", "PIL", "pydantic"} & modules
+
+
+def _without_pythonpath() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def _install(python: Path, requirement: str) -> None:

@@ -48,5 +48,5 @@ ENVIRONMENTS = {
         Environment("serve-gpu", ".venv-gpu", ("serve", "gpu"), disk_mb=3_000),
     )
 }
-OPTIONAL_EXTRAS = {"dev": ("bench",)}
+OPTIONAL_EXTRAS = {"dev": ("bench",), "serve-cpu": ("s3", "gcs"), "serve-gpu": ("s3", "gcs")}
 """Extras that are installed later into the same environment, so its constraints cover them."""

@@ -4,6 +4,9 @@ A writer holds a lock on its file `alive`, which the kernel releases however the
 and would not identify dead writers. Values of dead writers are merged into a new subdirectory that lists the ones it
 replaces and appears atomically, by a rename. The replaced subdirectories are deleted afterwards, or by the next process
 that merges, so a crash during a merge neither loses nor duplicates counts.
+
+prometheus_client lacks this: it keeps the files of every ended process, so they would grow with restarts, and relies on
+being told which process ids are dead.
 """
 
 from __future__ import annotations
