@@ -22,6 +22,8 @@ from headwaiter.client import Client
 
 START_SECONDS = 240
 STOP_SECONDS = 120
+SINGLE_PROCESS = ("--single-process",)
+"""Options that serve without Ray, in about a second."""
 
 
 @dataclass
@@ -89,7 +91,7 @@ def running_service(
     """Start a service, yield it when it is ready, and stop it with all its processes at the end.
 
     `program` replaces `headwaiter serve`; the configuration file and `local` are inserted before its last argument.
-    `options` are options of `headwaiter serve`, such as `--single-process`.
+    `options` are options of `headwaiter serve`.
     `python` selects the environment whose `headwaiter` runs. Remaining keywords are added to the configuration.
     """
     file, ports = folder / "serve.yaml", free_ports("grpc", "http", "metrics")

@@ -9,10 +9,10 @@ import pytest
 
 from headwaiter.api.keys import format_key_line, make_key
 from headwaiter.client import Client
-from loadtest.service_process import ServiceProcess, running_service
+from loadtest.service_process import SINGLE_PROCESS, ServiceProcess, running_service
 from tests.conftest import Packages
 
-WAYS = {"single-process": ("--single-process",), "ray": ()}
+WAYS = {"single-process": SINGLE_PROCESS, "ray": ()}
 """Options of `headwaiter serve`, by way of serving."""
 MODELS = {
     "translator": ("marian", {"max_sequences": 8}),

@@ -19,7 +19,7 @@ from headwaiter_export.errors import SourceError
 from headwaiter_export.menu import fetch, menu
 from headwaiter_export.pipeline import ExportRequest, export
 from headwaiter_export.sources import registry_packages
-from loadtest.service_process import running_service
+from loadtest.service_process import SINGLE_PROCESS, running_service
 from tests.graphs_kit import Graphs, greedy, text_source
 
 NAME, STEPS = "opus-mt-zh-en", 64
@@ -50,7 +50,8 @@ def test_export_opus_mt_translates_like_ctranslate2(tmp_path: Path) -> None:
 def _run_readme_examples(folder: Path) -> None:
     """Run the Python examples of the README, in process and as a client, and compare their output."""
     _run(_code_with("open_model"), folder)
-    with running_service(folder, {NAME: {"path": "models/" + NAME, "precision": "int8"}}) as service:
+    models = {NAME: {"path": "models/" + NAME, "precision": "int8"}}
+    with running_service(folder, models, options=SINGLE_PROCESS) as service:
         _run(_code_with("headwaiter.client"), folder, ("localhost:9000", service.grpc))
 
 

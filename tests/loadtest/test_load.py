@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.service_process import ServiceProcess, free_ports, running_service
+from loadtest.service_process import SINGLE_PROCESS, ServiceProcess, free_ports, running_service
 from tests.conftest import Packages
 from tests.serving_kit import TASKS, one_model_per_task
 
@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    with running_service(tmp_path_factory.mktemp("service"), one_model_per_task(packages)) as running:
+    folder, models = tmp_path_factory.mktemp("service"), one_model_per_task(packages)
+    with running_service(folder, models, options=SINGLE_PROCESS) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""The built-in models behind Ray Serve, and the metrics of their cards on a fixed subset.
+"""The built-in models behind a service, and the metrics of their cards on a fixed subset.
 
 opus-mt-zh-en is tested in tests/export/test_opus_mt.py.
 """
@@ -29,7 +29,7 @@ from headwaiter_export.menu.results import results
 from headwaiter_export.menu.samples import SAMPLES, TEST_DATA, split_contact_sheet
 from headwaiter_export.pipeline import ExportRequest, export
 from headwaiter_export.zoo.data import fashion
-from loadtest.service_process import ServiceProcess, running_service
+from loadtest.service_process import SINGLE_PROCESS, ServiceProcess, running_service
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def exported(folder: Path) -> dict[str, Package]:
 @pytest.fixture(scope="module")
 def service(folder: Path, exported: dict[str, Package]) -> Iterator[ServiceProcess]:
     models = {name: {"path": f"models/{name}", "resources": {"cpus": 0.25}} for name in exported}
-    with running_service(folder, models) as running:
+    with running_service(folder, models, options=SINGLE_PROCESS) as running:
         yield running
 
 

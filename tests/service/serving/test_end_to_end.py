@@ -1,4 +1,4 @@
-"""End-to-end tests: a real Ray cluster with HAProxy and a replica of every task, over real sockets."""
+"""End-to-end tests over real sockets: every task in a single process; updates and failures of replicas on Ray."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter import open_model
 from headwaiter.client import Client, DeadlineExceeded, History, InvalidInput, NotFound, Overloaded, Step, WrongTask
-from loadtest.service_process import ServiceProcess, running_service
+from loadtest.service_process import SINGLE_PROCESS, ServiceProcess, running_service
 from tests.conftest import Packages
 from tests.images_kit import random_png
 from tests.serving_kit import TASKS, one_model_per_task
@@ -46,7 +46,7 @@ def models(packages: Packages) -> dict[str, Path]:
 def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     models = one_model_per_task(packages)
     models["writer"]["limits"] = {"max_queue_wait_ms": 200, "message_mb": 1}
-    with running_service(tmp_path_factory.mktemp("service"), models) as running:
+    with running_service(tmp_path_factory.mktemp("service"), models, options=SINGLE_PROCESS) as running:
         yield running
 
 

@@ -39,8 +39,8 @@ def _ignore(_: str, __: bool) -> None: ...
 class SingleProcess:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._models = ServedModels()
-        self._http = HttpDispatcher(self._models)
+        self.models = ServedModels()
+        self._http = HttpDispatcher(self.models)
         self._message_mb = _max_message_mb(service)
         self._changing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -58,7 +58,7 @@ class SingleProcess:
         self._catalog_metrics.set_ready(True)
         await self._switch(self._service, on_ready)
         self._resources.push_async_callback(HttpServer(self._http, host, config.http.port).stop)
-        server = await start_grpc_server(self._models, host, config.grpc.port, self._message_mb)
+        server = await start_grpc_server(self.models, host, config.grpc.port, self._message_mb)
         self._resources.push_async_callback(server.stop, _GRPC_STOP_SECONDS)
         observation = asyncio.create_task(self._observe_periodically())
         self._resources.callback(observation.cancel)
@@ -79,8 +79,8 @@ class SingleProcess:
 
     async def drain(self) -> None:
         """Report NOT_SERVING, reject new requests, and wait up to `DRAIN_SECONDS` for the open ones."""
-        self._models.is_accepting = False
-        waits = (model.requests.wait_until_none() for model in self._models.current.values())
+        self.models.is_accepting = False
+        waits = (model.requests.wait_until_none() for model in self.models.current.values())
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await asyncio.gather(*waits, *self._retiring)
@@ -89,26 +89,26 @@ class SingleProcess:
 
     async def stop(self) -> None:
         """Fail the requests that are still open and release everything."""
-        self._models.is_accepting = False
+        self.models.is_accepting = False
         for retiring in self._retiring:
             retiring.cancel()
-        await asyncio.gather(*(model.close(0) for model in self._models.current.values()))
+        await asyncio.gather(*(model.close(0) for model in self.models.current.values()))
         await self._resources.aclose()
 
     async def _switch(self, service: Service, on_ready: OnReady) -> None:
-        old = self._models.current
+        old = self.models.current
         args = {name: model_args(service, name) for name in service.config.models}
         kept = {name: old[name] for name in args if name in old and old[name].is_current(args[name])}
         for name in kept:
             on_ready(name, True)
         opened = await self._open_all([args[name] for name in args if name not in kept], on_ready)
         keys = KeyFile(service.keys) if service.keys is not None else None
-        catalog = Catalog(self._models, keys, self._catalog_metrics, local=service.is_local)
+        catalog = Catalog(self.models, keys, self._catalog_metrics, local=service.is_local)
         self._http.catalog_app = build_catalog_app(
-            catalog.endpoint, names=self._models.list_names, ready=self._models.are_all_ready
+            catalog.endpoint, names=self.models.list_names, ready=self.models.are_all_ready
         )
-        self._models.catalog = catalog
-        self._models.current = {name: kept.get(name) or opened[name] for name in args}
+        self.models.catalog = catalog
+        self.models.current = {name: kept.get(name) or opened[name] for name in args}
         self._service = service
         for name, model in old.items():
             if name not in kept:
@@ -135,7 +135,7 @@ class SingleProcess:
         return opened
 
     def _is_accepting(self) -> bool:
-        return self._models.is_accepting
+        return self.models.is_accepting
 
     def _retire(self, model: ServedModel) -> None:
         task = asyncio.create_task(model.close(DRAIN_SECONDS))
@@ -144,12 +144,12 @@ class SingleProcess:
 
     async def _observe_periodically(self) -> None:
         while True:
-            for model in self._models.current.values():
+            for model in self.models.current.values():
                 try:
                     model.server.observe()
                 except Exception:  # a failed observation must not stop later ones
                     _LOG.exception("metrics of %s could not be observed", model.args.name)
-            stopped = [name for name, model in self._models.current.items() if not model.server.is_ready()]
+            stopped = [name for name, model in self.models.current.items() if not model.server.is_ready()]
             if stopped:
                 await self._reopen(stopped)
             await asyncio.sleep(_OBSERVE_SECONDS)
