@@ -1,4 +1,4 @@
-"""Example commands that `headwaiter serve` prints when the service is ready."""
+"""Addresses and example commands that `headwaiter serve` prints when the service is ready."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,6 +36,23 @@ _EXAMPLES = {
 }
 _IMAGE_GENERATION = _Example("generate-images", ".images", "count", 4)
 _SAMPLE_SENTENCES = {"zh": "服务器崩溃了，请稍后再试。"}
+
+
+def print_endpoints(service: Service, print_line: Callable[..., None], logs: Path | str | None = None) -> None:
+    """Print the addresses and an example of each kind of client; `logs` only if this command runs the service."""
+    config = service.config
+    print_line()
+    print_line(f"gRPC     localhost:{config.grpc.port}")
+    print_line(f"HTTP     http://localhost:{config.http.port}/models")
+    if logs:
+        print_line(f"metrics  http://localhost:{config.metrics.port}/metrics")
+        print_line(f"logs     {logs}")
+    print_line()
+    if service.keys:
+        print_line(f"  export {KEY_VARIABLE}=…")
+    for command in example_commands(service):
+        print_line(f"  {command}")
+    print_line()
 
 
 def example_commands(service: Service) -> list[str]:

@@ -261,6 +261,7 @@ def _print_rendered(rendered: dict[str, Any]) -> None:
 
 
 def _serve_on_cluster(service: Service, render: Render, console: ServeConsole) -> None:
+    from headwaiter.cli.example_commands import print_endpoints
     from headwaiter.serving import launch
 
     with launch.connect_to_ray():
@@ -273,7 +274,7 @@ def _serve_on_cluster(service: Service, render: Render, console: ServeConsole) -
         print_warnings(service, console)
         rendered = render(service)
         _deploy(service, launch.Cluster(rendered), rendered, console)
-        print_endpoints(service, console)
+        print_endpoints(service, console.print_line)
 
 
 def _serve_locally(service: Service, render: Render, console: ServeConsole) -> None:
@@ -298,6 +299,7 @@ def _serve_locally(service: Service, render: Render, console: ServeConsole) -> N
 
 
 def _serve_until_stopped(service: Service, render: Render, console: ServeConsole, registry: InstanceRegistry) -> None:
+    from headwaiter.cli.example_commands import print_endpoints
     from headwaiter.serving import launch
     from headwaiter.serving.instance import Instance
 
@@ -318,7 +320,7 @@ def _serve_until_stopped(service: Service, render: Render, console: ServeConsole
         _deploy(service, cluster, rendered, console)
         instance = Instance.for_service(service, cluster)
         registry.publish(instance)
-        print_endpoints(service, console, cluster.logs)
+        print_endpoints(service, console.print_line, cluster.logs)
         with suppress(StopRequested):
             while True:
                 signals.wait_for_hangup()
@@ -391,21 +393,3 @@ def print_warnings(service: Service, console: ServeConsole) -> None:
             f"Ports {config.grpc.port} and {config.http.port} accept requests without authentication; "
             "`headwaiter key --append keys.txt` creates an API key, `auth: {keys: keys.txt}` requires it."
         )
-
-
-def print_endpoints(service: Service, console: ServeConsole, logs: Path | str | None = None) -> None:
-    from headwaiter.cli.example_commands import KEY_VARIABLE, example_commands
-
-    config = service.config
-    console.print_line()
-    console.print_line(f"gRPC     localhost:{config.grpc.port}")
-    console.print_line(f"HTTP     http://localhost:{config.http.port}/models")
-    if logs:
-        console.print_line(f"metrics  http://localhost:{config.metrics.port}/metrics")
-        console.print_line(f"logs     {logs}")
-    console.print_line()
-    if service.keys:
-        console.print_line(f"  export {KEY_VARIABLE}=…")
-    for command in example_commands(service):
-        console.print_line(f"  {command}")
-    console.print_line()

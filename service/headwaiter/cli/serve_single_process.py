@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwaiter.cli.serve import ServeConsole, check_ports, print_endpoints, print_warnings
+from headwaiter.cli.serve import ServeConsole, check_ports, print_warnings
 
 if TYPE_CHECKING:
     from headwaiter.serving.config import Ports, Service
@@ -80,6 +80,7 @@ class _Signals:
 
 async def _serve(service: Service, registry: InstanceRegistry, console: ServeConsole) -> None:
     from headwaiter.api.logs import configure_logging
+    from headwaiter.cli.example_commands import print_endpoints
     from headwaiter.serving.instance import Instance
     from headwaiter.serving.single_process import SingleProcess
 
@@ -95,7 +96,7 @@ async def _serve(service: Service, registry: InstanceRegistry, console: ServeCon
             console.print_error("Stopped before it was ready.")
             os._exit(130)  # does not wait for the threads that load models
         registry.publish(instance)
-        print_endpoints(service, console, _LOGS)
+        print_endpoints(service, console.print_line, _LOGS)
         while await _first(signals.hangup, signals.stop) is signals.hangup:
             signals.hangup.clear()
             await _finishes_before(_reload(process, service, instance, console), signals.stop)
