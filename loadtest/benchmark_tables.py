@@ -34,7 +34,7 @@ def engine(file: Path = FOLDER / "engine.json") -> str:
         f"chrF of int8 output against fp32 output, greedy, concurrency 64: {_chrf(translation['measured'])}.",
         _encoders(encoders["measured"]),
         f"A policy step takes {steps[5]:.2f} ms at position 5 of an episode and {steps[100]:.2f} ms at position 100.",
-        _targets(results["targets"]),
+        list_targets(results["targets"]),
     )
     return "\n\n".join(paragraphs) + "\n"
 
@@ -46,7 +46,7 @@ def overhead(file: Path = FOLDER / "overhead.json") -> str:
         _latency(results["latency"]["rows"]),
         _saturation(results["throughput"]["rows"]),
         _overload(results["overload"]["rows"]),
-        _targets(results["targets"]),
+        list_targets(results["targets"]),
     )
     return "\n\n".join(paragraphs) + "\n"
 
@@ -55,7 +55,7 @@ def format_machine(machine: dict[str, Any]) -> str:
     return f"{machine['cores']} × {machine['cpu']} ({machine.get('vectors', 'avx2')})"
 
 
-def _targets(targets: Rows) -> str:
+def list_targets(targets: Rows) -> str:
     """Count the targets that were met and list those that were missed."""
     missed = [target for target in targets if target["result"].startswith("missed")]
     lines = [f"Targets met: {len(targets) - len(missed)} of {len(targets)}." + (" Missed:" if missed else "")]

@@ -64,7 +64,7 @@ class ServiceProcess:
         """Rewrite the configuration and deploy it with a second `headwaiter serve`."""
         write_config(self.file, self.ports, models)
         result = subprocess.run(
-            _command(self.file, self.options), capture_output=True, text=True, timeout=START_SECONDS
+            serve_command(self.file, self.options), capture_output=True, text=True, timeout=START_SECONDS
         )
         assert result.returncode == 0, result.stdout + result.stderr
 
@@ -97,7 +97,7 @@ def running_service(
     file, ports = folder / "serve.yaml", free_ports("grpc", "http", "metrics")
     write_config(file, ports, models, **more)
     process = subprocess.Popen(
-        _command(file, options, python) if program is None else [*program[:-1], str(file), "local", program[-1]],
+        serve_command(file, options, python) if program is None else [*program[:-1], str(file), "local", program[-1]],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -129,7 +129,8 @@ def _wait_until_ready(service: ServiceProcess, ready: threading.Event) -> None:
         assert time.monotonic() < deadline, f"the service did not start within {START_SECONDS} s:\n{output}"
 
 
-def _command(file: Path, options: Sequence[str], python: Path = Path(sys.executable)) -> list[str]:
+def serve_command(file: Path, options: Sequence[str], python: Path = Path(sys.executable)) -> list[str]:
+    """Return the command line of `headwaiter serve`."""
     return [str(python.with_name("headwaiter")), "serve", str(file), *options]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwaiter_export.generated_sections import README, table, write_section
-from loadtest import benchmark_tables
+from loadtest import benchmark_tables, startup
 from loadtest.benchmark_tables import format_machine
 from loadtest.results_file import FOLDER
 
@@ -139,6 +139,7 @@ SECTIONS = {
     "summary": Section(README, summary),
     "engine": Section(_DOCS / "benchmarks.md", benchmark_tables.engine),
     "overhead": Section(_DOCS / "benchmarks.md", benchmark_tables.overhead),
+    "startup": Section(_DOCS / "benchmarks.md", startup.section),
     "peers": Section(_DOCS / "benchmarks.md", peers),
     "load": Section(_DOCS / "load-testing.md", load),
 }

@@ -192,10 +192,14 @@ def test_deadline_fails_the_request_and_frees_its_slots(service: ServiceProcess,
 def test_cancelled_stream_is_recorded_and_frees_its_slots(service: ServiceProcess, client: Client) -> None:
     labels = {"model": "writer", "method": "GenerateStream", "code": "CANCELLED"}
     before = metric(service, "requests_total", **labels)
-    with client.generate_stream("writer", "ab", max_new_tokens=60, num_beams=1) as stream:
-        assert next(iter(stream))
-    assert becomes_true(lambda: metric(service, "requests_total", **labels) == before + 1)
-    assert becomes_true(lambda: slots_in_use(service) == 0)
+
+    def cancel_is_recorded() -> bool:
+        with client.generate_stream("writer", "ab", max_new_tokens=60, num_beams=1) as stream:
+            assert next(iter(stream))
+        assert becomes_true(lambda: slots_in_use(service) == 0)
+        return metric(service, "requests_total", **labels) > before
+
+    assert becomes_true(cancel_is_recorded)  # a fast machine may finish the text before it is cancelled
 
 
 def test_ready_models_are_serving_without_key(service: ServiceProcess) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headwaiter.serving.launch import LaunchError, PreconditionError
 
 from headwaiter.client import AsyncClient, NotFound
 from headwaiter.serving.config import Service
+from headwaiter.serving.errors import LaunchError, PreconditionError
 from headwaiter.serving.single_process import SingleProcess
 from tests.conftest import Packages
 from tests.service.serving.single_process.conftest import Configure, Run
