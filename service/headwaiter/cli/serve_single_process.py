@@ -146,7 +146,7 @@ async def _reload(process: SingleProcess, service: Service, instance: Instance, 
         console.print_done(f"{name} (unchanged)" if is_unchanged else name, time.monotonic() - started)
 
     try:
-        changed = load_config(service.file, service.port_overrides)
+        changed = await asyncio.to_thread(load_config, service.file, service.port_overrides)
         instance.check_same_address(changed)
         _print_warnings(changed, console)
         await process.reload(changed, print_ready)

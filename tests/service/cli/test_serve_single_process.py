@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ import pytest
 import yaml
 
 from headwaiter.client import Client, Unavailable
+from headwaiter.serving.config import load_config
+from headwaiter.serving.instance import Instance, InstanceRegistry
 from loadtest.service_process import free_ports
 from tests.conftest import Packages
 from tests.serving_kit import write_config, write_package
@@ -40,17 +43,18 @@ class SingleProcessCommand:
     def write(self, models: dict[str, Any]) -> None:
         write_config(self.file, {**{name: {"port": port} for name, port in self.ports.items()}, "models": models})
 
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", WITHOUT_RAY, "serve", str(self.file), "--single-process", *options]
+    def start(self, *options: str, single_process: bool = True) -> subprocess.Popen[bytes]:
+        options = ("--single-process", *options) if single_process else options
+        command = [sys.executable, "-c", WITHOUT_RAY, "serve", str(self.file), *options]
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         self._processes.append(process)
         return process
 
-    def run(self, *options: str) -> tuple[int, str]:
+    def run(self, *options: str, single_process: bool = True) -> tuple[int, str]:
         """Start it, wait until it exits, and return the exit code and the output."""
         before = len(self.output())
-        code = self.start(*options).wait(TIMEOUT_SECONDS)
+        code = self.start(*options, single_process=single_process).wait(TIMEOUT_SECONDS)
         return code, self.output()[before:]
 
     def client(self) -> Client:
@@ -124,6 +128,28 @@ def test_reload_and_stop_by_signals(command: SingleProcessCommand, texts: dict[s
     assert process.wait(TIMEOUT_SECONDS) == 0
     assert "✓ requests completed" in command.output()
     assert "Traceback" not in command.output()
+
+
+def test_file_served_in_the_other_way_is_refused(
+    command: SingleProcessCommand, texts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command.write({"texts": texts})
+    process = command.start()
+    command.wait_for("python -c ")
+    code, output = command.run(single_process=False)
+    assert code == 2
+    assert f"is served by process {process.pid} with --single-process; stop it, or use that option." in output
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(TIMEOUT_SECONDS) == 0
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    config = load_config(command.file).config
+    registry = InstanceRegistry(command.file)
+    assert registry.claim() is None
+    registry.publish(Instance(7, "10.0.0.1:6379", "f00d", config.http.host, config.ports))
+    code, output = command.run()
+    assert code == 2
+    assert "is served by process 7 on Ray; stop it, or leave out --single-process." in output
 
 
 def test_second_signal_stops_at_once(command: SingleProcessCommand, writer: dict[str, Any]) -> None:

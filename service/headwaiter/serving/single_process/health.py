@@ -16,6 +16,10 @@ from headwaiter.serving.single_process.metadata import application_of
 from headwaiter.serving.single_process.served_models import ServedModels
 
 
+def _unknown(name: str) -> str:
+    return f"no model is named {name}; `Models/ListModels` lists the models"
+
+
 class _ModelHealth(Health):
     """Health of the model that has this name now; the model may be replaced while a client watches it."""
 
@@ -36,14 +40,12 @@ class _ProcessHealth(Health):
     async def Check(self, request: pb.HealthCheckRequest, grpc_context: Any) -> pb.HealthCheckResponse:  # noqa: N802
         if not self._is_known(request.service):
             grpc_context.set_code(grpc.StatusCode.NOT_FOUND)
-            grpc_context.set_details(self._models.describe_unknown(request.service))
+            grpc_context.set_details(_unknown(request.service))
         return pb.HealthCheckResponse(status=self._status(request.service))
 
     async def List(self, request: pb.HealthListRequest, grpc_context: Any) -> pb.HealthListResponse:  # noqa: ARG002, N802
-        names = self._models.names
-        return pb.HealthListResponse(
-            statuses={name: pb.HealthCheckResponse(status=self._status(name)) for name in names}
-        )
+        """Only the overall status: the names of the models are for clients with an API key."""
+        return pb.HealthListResponse(statuses={"": pb.HealthCheckResponse(status=self._status(""))})
 
     def _is_known(self, service: str) -> bool:
         return service in self._models.current or super()._is_known(service)
@@ -83,7 +85,7 @@ class HealthServicer:
         if application in self._models.current:
             return _ModelHealth(self._models, str(application))
         context.set_code(grpc.StatusCode.NOT_FOUND)
-        context.set_details(self._models.describe_unknown(str(application)))
+        context.set_details(_unknown(str(application)))
         return None
 
 

@@ -63,6 +63,7 @@ class HttpServer:
         config = uvicorn.Config(
             dispatcher,
             lifespan="off",
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

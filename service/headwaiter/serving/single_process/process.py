@@ -43,7 +43,7 @@ class SingleProcess:
         self._http = HttpDispatcher(self.models)
         self._message_mb = _max_message_mb(service)
         self._changing = asyncio.Lock()
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[ServedModel, asyncio.Task[None]] = {}
         self._resources = AsyncExitStack()
 
     async def start(self, on_ready: OnReady = _ignore) -> None:
@@ -83,16 +83,17 @@ class SingleProcess:
         waits = (model.requests.wait_until_none() for model in self.models.current.values())
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
-                await asyncio.gather(*waits, *self._retiring)
+                await asyncio.gather(*waits, *self._retiring.values())
         except TimeoutError:
             _LOG.warning("requests did not finish within %g s", DRAIN_SECONDS)
 
     async def stop(self) -> None:
         """Fail the requests that are still open and release everything."""
         self.models.is_accepting = False
-        for retiring in self._retiring:
-            retiring.cancel()
-        await asyncio.gather(*(model.close(0) for model in self.models.current.values()))
+        models = [*self.models.current.values(), *self._retiring]
+        for task in self._retiring.values():
+            task.cancel()
+        await asyncio.gather(*(model.close(0) for model in models))
         await self._resources.aclose()
 
     async def _switch(self, service: Service, on_ready: OnReady) -> None:
@@ -139,8 +140,8 @@ class SingleProcess:
 
     def _retire(self, model: ServedModel) -> None:
         task = asyncio.create_task(model.close(DRAIN_SECONDS))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        self._retiring[model] = task
+        task.add_done_callback(lambda _: self._retiring.pop(model))
 
     async def _observe_periodically(self) -> None:
         while True:

@@ -67,13 +67,17 @@ class ServedModel:
         except BaseException:
             metrics.close()
             raise
-        metrics.set_desired_replicas(1)
-        app = await build_app(
-            server.endpoint,
-            ready=lambda: server.is_ready() and is_accepting(),
-            needs_key=args.keys is not None,
-            message_mb=args.settings.limits.message_mb,
-        )
+        try:
+            metrics.set_desired_replicas(1)
+            app = await build_app(
+                server.endpoint,
+                ready=lambda: server.is_ready() and is_accepting(),
+                needs_key=args.keys is not None,
+                message_mb=args.settings.limits.message_mb,
+            )
+        except BaseException:
+            server.close()
+            raise
         return cls(args, server, app)
 
     def is_current(self, args: ModelServerArgs) -> bool:

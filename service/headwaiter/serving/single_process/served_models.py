@@ -75,9 +75,5 @@ class ServedModels:
             return next(iter(self.current.values()))
         if name is not None and name in self.current:
             return self.current[name]
-        raise UnknownModelError(self.describe_unknown(name))
-
-    def describe_unknown(self, name: str | None) -> str:
-        """Why a request with this name has no model; the wording of the catalog's HTTP error."""
         problem = "the metadata key `application` must name a model" if name is None else f"no model is named {name}"
-        return f"{problem}; available models: {', '.join(self.names) or 'none'}"
+        raise UnknownModelError(f"{problem}; available models: {', '.join(self.names) or 'none'}")

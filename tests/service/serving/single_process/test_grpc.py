@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,23 @@ async def test_health_is_reported_overall_and_by_model(run: Run) -> None:
         for name in ("", "texts", "pictures", "headwaiter.v1.Models"):
             assert (await stub.Check(health_pb2.HealthCheckRequest(service=name))).status == serving
         listed = await stub.List(health_pb2.HealthListRequest())
-        assert {name: status.status for name, status in listed.statuses.items()} == dict.fromkeys(BOTH, serving)
-        with pytest.raises(grpc.aio.AioRpcError, match="no model is named soup; available models: pictures, texts"):
-            await stub.Check(health_pb2.HealthCheckRequest(service="soup"))
+        assert {name: status.status for name, status in listed.statuses.items()} == {"": serving}
+        for request, metadata in (({"service": "soup"}, []), ({}, [("application", "soup")])):
+            with pytest.raises(grpc.aio.AioRpcError, match="no model is named soup") as caught:
+                await stub.Check(health_pb2.HealthCheckRequest(**request), metadata=metadata)
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+            assert "texts" not in caught.value.details()  # health needs no API key
+
+
+async def test_idle_stream_with_keepalive_pings_stays_open(run: Run) -> None:
+    pings = [("grpc.keepalive_time_ms", 200), ("grpc.http2.max_pings_without_data", 0)]
+    async with run(TEXTS) as (_, service):
+        address = f"127.0.0.1:{service.config.grpc.port}"
+        async with grpc.aio.insecure_channel(address, options=pings) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(watch.read(), 3)
 
 
 async def test_health_while_draining_is_not_serving(run: Run) -> None:
