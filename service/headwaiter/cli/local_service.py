@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 from headwaiter.cli.deployment import deploy, print_endpoints, print_warnings
@@ -53,8 +54,9 @@ def _serve_until_stopped(service: Service, render: Render, console: CommandConso
         with console.step("Serve"):
             cluster = Cluster(rendered)
             stack.callback(cluster.close)
-        deploy(service, cluster, rendered, console)
         instance = Instance.for_service(service, cluster)
+        registry.publish(replace(instance, is_ready=False))
+        deploy(service, cluster, rendered, console)
         registry.publish(instance)
         print_endpoints(service, console, cluster.logs)
         with suppress(StopRequested):

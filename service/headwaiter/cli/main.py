@@ -19,7 +19,7 @@ _EXTRAS = {
     "menu": "export,cpu,zoo",
     "zoo": "export,cpu,zoo",
 }
-_COMMANDS = {"serve": ("serve", "fetch", "key"), "export": ("export", "inspect"), "menu": ("menu", "play")}
+_COMMANDS = {"serve": ("serve", "status", "fetch", "key"), "export": ("export", "inspect"), "menu": ("menu", "play")}
 
 
 def main() -> None:

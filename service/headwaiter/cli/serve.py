@@ -1,4 +1,4 @@
-"""The commands `headwaiter serve`, `fetch` and `key`. Ray is imported only when it is needed."""
+"""The command `headwaiter serve`; `add_commands` also adds `status`, `fetch` and `key`. Ray is imported on demand."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from headwaiter.cli.fetch import fetch_command
 from headwaiter.cli.key import key_command
 from headwaiter.cli.signals import StopRequested
+from headwaiter.cli.status import status_command
 from headwaiter.console import CommandConsole
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ Render = Callable[["Service"], dict[str, Any]]
 
 def add_commands(app: typer.Typer) -> None:
     app.command("serve")(serve_command)
+    app.command("status")(status_command)
     app.command("fetch")(fetch_command)
     app.command("key")(key_command)
 
@@ -150,6 +152,7 @@ def _serve_on_cluster(service: Service, render: Render, console: CommandConsole)
     from headwaiter.cli.deployment import deploy, print_endpoints, print_warnings
     from headwaiter.serving import preflight
     from headwaiter.serving.cluster import Cluster
+    from headwaiter.serving.cpu_demand import cpu_demands, format_demand
     from headwaiter.serving.local_ray import connect_to_ray
 
     with connect_to_ray():
@@ -161,5 +164,9 @@ def _serve_on_cluster(service: Service, render: Render, console: CommandConsole)
             )
         print_warnings(service, console)
         rendered = render(service)
-        deploy(service, Cluster(rendered), rendered, console)
+        cluster = Cluster(rendered, can_grow=True)
+        demands = cpu_demands(rendered["applications"], {}, set())
+        if sum(demand.cpus for demand in demands) > cluster.cpus:
+            console.warn(f"{format_demand(demands)} and the cluster has {cluster.cpus:g}; waiting for more nodes.")
+        deploy(service, cluster, rendered, console)
         print_endpoints(service, console)

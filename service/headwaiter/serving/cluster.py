@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from headwaiter.serving import ray_compat
 from headwaiter.serving.config import Service
+from headwaiter.serving.cpu_demand import check_cpus, cpu_demands
 from headwaiter.serving.errors import LaunchError, PreconditionError
 from headwaiter.serving.ray_compat import ServeController
 from headwaiter.serving.ray_config import RayConfig
@@ -31,14 +32,14 @@ class ApplicationState:
 
 
 class Cluster:
-    """Ray Serve on the Ray cluster that this process is connected to."""
+    """Ray Serve on the Ray cluster that this process is connected to. `can_grow`: nodes may be added to it."""
 
-    def __init__(self, rendered: RayConfig) -> None:
+    def __init__(self, rendered: RayConfig, *, can_grow: bool = False) -> None:
         import ray
         from ray import serve
 
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        self._ray, self._serve = ray, serve
+        self._ray, self._serve, self._can_grow = ray, serve, can_grow
         options = ("proxy_location", "http_options", "grpc_options", "logging_config")
         try:
             serve.start(**{name: rendered[name] for name in options})
@@ -58,10 +59,16 @@ class Cluster:
             )
 
     def deploy(self, rendered: RayConfig) -> set[str]:
-        """Deploy exactly these applications; returns the names of those whose config is unchanged."""
-        before = self._controller.applications()
+        """Deploy exactly these applications; returns the names of those whose config is unchanged.
+
+        Raises PreconditionError and changes nothing if Ray has too few CPUs and cannot grow.
+        """
+        applications, running = rendered["applications"], self._controller.applications()
+        unchanged = {app["name"] for app in applications if _deployed_config(running.get(app["name"])) == app}
+        if not self._can_grow:
+            check_cpus(cpu_demands(applications, running, unchanged), self.cpus)
         self._controller.deploy(rendered)
-        return {app["name"] for app in rendered["applications"] if _deployed_config(before.get(app["name"])) == app}
+        return unchanged
 
     def states(self) -> dict[str, ApplicationState]:
         return {name: _state(app) for name, app in self._serve.status().applications.items()}
@@ -98,6 +105,10 @@ class Cluster:
             while time.monotonic() < deadline:
                 self._controller.check_alive()
                 time.sleep(_POLL_SECONDS)
+
+    @property
+    def cpus(self) -> float:
+        return float(self._ray.cluster_resources().get("CPU", 0))
 
     @property
     def address(self) -> str:

@@ -25,6 +25,8 @@ class Instance:
     node: str  # Ray node id; empty with --single-process
     host: str
     ports: dict[str, int]
+    is_ready: bool = True
+    """False while the models start for the first time."""
 
     @classmethod
     def for_service(cls, service: Service, cluster: Cluster) -> Instance:
@@ -66,7 +68,7 @@ class InstanceRegistry:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             instance = self._read()
-            if instance is None:
+            if instance is None or not instance.is_ready:
                 raise PreconditionError(
                     "Another `headwaiter serve` of this file is starting or stopping; try again when it has finished."
                 ) from None
@@ -76,7 +78,23 @@ class InstanceRegistry:
         self.clear()
         return None
 
+    def find(self) -> Instance | None:
+        """Return the running instance, also while its models start; None if no process serves the file.
+
+        Raises PreconditionError while Ray starts or the service stops.
+        """
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            instance = self._read()
+            if instance is None:
+                raise PreconditionError("This service is starting or stopping; try again in some seconds.") from None
+            return instance
+        fcntl.flock(self._stream, fcntl.LOCK_UN)
+        return None
+
     def publish(self, instance: Instance) -> None:
+        self.clear()
         self._stream.write(json.dumps(asdict(instance)))
         self._stream.flush()
 

@@ -81,13 +81,17 @@ def _is_tested_version() -> bool:
 
 
 class ServeController:
-    """Calls of Serve's controller that its public API does not have. Serve must be running."""
+    """Calls of Serve's controller that its public API does not have. Raises PreconditionError if it does not run."""
 
     def __init__(self) -> None:
         import ray
         from ray.serve.context import _get_global_client
+        from ray.serve.exceptions import RayServeException
 
-        client: Any = _get_global_client()
+        try:
+            client: Any = _get_global_client()
+        except RayServeException as error:
+            raise PreconditionError("Ray Serve is not running on this Ray; `headwaiter serve` starts it.") from error
         self._ray, self._client, self._controller = ray, client, client._controller
 
     def addresses(self) -> tuple[str, int, int]:

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -87,6 +88,15 @@ def test_client_results_match_in_process_model(client: Client, models: dict[str,
         (detection,) = model.detect(image, threshold=0.0)
     boxes = client.detect("finder", image, threshold=0.0).boxes
     assert [box.x_max for box in boxes] == [box.x_max for box in detection.boxes]
+
+
+def test_status_of_address_lists_models_with_precision(service: ServiceProcess, models: dict[str, Path]) -> None:
+    program = [str(Path(sys.executable).with_name("headwaiter")), "status", service.grpc, "--json"]
+    result = subprocess.run(program, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    assert result.returncode == 0, result.stderr
+    statuses = json.loads(result.stdout)["models"]
+    assert {status["name"]: status["precision"] for status in statuses} == dict.fromkeys(models, "fp32")
+    assert {status["phase"] for status in statuses} == {"ready"}
 
 
 def test_episode_and_history_return_same_action(client: Client) -> None:

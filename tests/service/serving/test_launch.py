@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class ServeProcess:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "TMPDIR": str(folder),
             "RAY_TMPDIR": str(folder),
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
@@ -79,6 +80,12 @@ class ServeProcess:
         before = len(self.output())
         code = self.start().wait(TIMEOUT_SECONDS)
         return code, self.output()[before:]
+
+    def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from headwaiter.cli.main import main; main()", "status", str(self.file)]
+        return subprocess.run(
+            [*command, *arguments], env=self._environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
 
     def output(self) -> str:
         return self._log.read_text(encoding="utf-8") if self._log.exists() else ""
@@ -137,6 +144,22 @@ def test_serve_lifecycle(service: ServeProcess) -> None:
         reply = stub.Check(health_pb2.HealthCheckRequest(), metadata=[("application", "one")], timeout=TIMEOUT_SECONDS)
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
+    # The status has every model with its version, precision and replicas.
+    status = service.status("--json")
+    assert status.returncode == 0, status.stderr
+    ready = {"phase": "ready", "precision": "fp32", "running_replicas": 1, "desired_replicas": 1, "reason": ""}
+    assert json.loads(status.stdout)["models"] == [
+        {"name": "one", "version": "1", **ready},
+        {"name": "two", "version": "1", **ready},
+    ]
+
+    # A file that needs more CPUs than the running Ray has is reported and changes nothing.
+    service.write(one=one, two={**two, "resources": {"cpus": 100}})
+    process.send_signal(signal.SIGHUP)
+    service.wait_for("two 200 (1 × 100, 1 more replica for the update)) and the running Ray has ")
+    service.wait_for("Serving continues as before.")
+    assert {name: service.get(f"/models/{name}") for name in ("one", "two")} == before
+
     # An invalid file is reported and changes nothing.
     service.write(one={**one, "max_sequence": 4})
     process.send_signal(signal.SIGHUP)
@@ -158,6 +181,10 @@ def test_serve_lifecycle(service: ServeProcess) -> None:
     process.send_signal(signal.SIGHUP)
     service.wait_for("one did not start: RuntimeError: the weights are damaged;")
     assert service.get("/models/one") == after["one"]
+    status = service.status()
+    assert status.returncode == 1
+    assert re.search(r"one +failed +3 +fp32 +1 of 1", status.stdout), status.stdout
+    assert "\none: RuntimeError: the weights are damaged; the old replicas keep serving.\n" in status.stdout
 
     # Ongoing requests finish before the service stops, and no process remains.
     answers: list[str] = []
@@ -233,6 +260,38 @@ def test_serve_port_in_use_exits_2(service: ServeProcess, section: str) -> None:
 )
 def test_root_cause(message: str, cause: str) -> None:
     assert root_cause(message) == cause
+
+
+def test_status_without_service_says_how_to_start_it(service: ServeProcess) -> None:
+    missing = service.status()
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        f"✗ {service.file} does not exist; give the configuration file of a service, or HOST:PORT.\n",
+    )
+    service.write(one={"path": "models/one"})
+    stopped = service.status()
+    assert (stopped.returncode, stopped.stderr) == (
+        2,
+        f"✗ {service.file} is not being served; `headwaiter serve {service.file}` starts it.\n",
+    )
+
+
+def test_instance_registry_finds_instance_that_is_starting(
+    service: ServeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(service.folder))
+    owner, reader = InstanceRegistry(service.file), InstanceRegistry(service.file)
+    assert reader.find() is None
+    assert owner.claim() is None
+    with pytest.raises(PreconditionError, match="starting or stopping"):
+        reader.find()
+    instance = Instance(7, "10.0.0.1:6379", "f00d", "127.0.0.1", {}, is_ready=False)
+    owner.publish(instance)
+    assert reader.find() == instance
+    with pytest.raises(PreconditionError, match="starting or stopping"):
+        reader.claim()
+    owner.publish(replace(instance, is_ready=True))
+    assert reader.claim() == replace(instance, is_ready=True)
 
 
 def test_instance_registry_allows_one_process_per_file(service: ServeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
