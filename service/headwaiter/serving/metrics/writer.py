@@ -1,7 +1,7 @@
 """Values of one model in one process, stored in memory-mapped files. Not fork-safe.
 
-The metric classes of prometheus_client cannot do this: their multiprocess mode is chosen by an environment variable when
-the library is first imported, for the whole process and so for Ray's own metrics too.
+The metric classes of prometheus_client cannot do this: their multiprocess mode is chosen by an environment variable
+when the library is first imported, for the whole process and so for Ray's own metrics too.
 """
 
 from __future__ import annotations
