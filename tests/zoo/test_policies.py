@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from transformers import DecisionTransformerConfig, DecisionTransformerModel
 
 from headwaiter import open_model
+from headwaiter.api.http.model import build_app
+from headwaiter.api.model_server import ModelServer, ModelServerArgs
 from headwaiter.package.manifest import Preprocessing
 from headwaiter.tasks.episode import HistoryStep
 from headwaiter.tasks.errors import InputError
@@ -26,6 +29,9 @@ from headwaiter_export.zoo.layers.attention import CausalAttention
 from headwaiter_export.zoo.model import Actor, Trajectories
 from headwaiter_export.zoo.registry import find_architecture
 from headwaiter_export.zoo.training import train
+from tests.counts_kit import Counts
+from tests.http_kit import get, http_server
+from tests.openapi_kit import check_bound, stated_bounds
 
 NAMES = ("decision-transformer", "dtqn")
 CONTEXT, TIMESTEPS, STATE, ACTIONS = 6, 40, 3, 4
@@ -128,6 +134,23 @@ def test_act_only_decision_transformer_uses_returns_and_actions(served: PolicyMo
     uses_inputs = served.manifest.family == "decision-transformer"
     assert [not np.allclose(changed_scores, baseline, atol=1e-4) for changed_scores in changed] == [uses_inputs] * 3
     assert not np.allclose(scores(TARGET, 0, 1.0, 1.0), baseline, atol=1e-4)
+
+
+def test_openapi_of_discrete_policy_states_enforced_bounds(exported: tuple[Actor, Path]) -> None:
+    step = {"state": [0.5] * STATE, "action": {"discrete": 0}, "reward": 1.0}
+    history = {"steps": [step, step], "target_return": TARGET}
+    server = ModelServer(ModelServerArgs(name="policy", folder=exported[1], settings={"threads": 1}), Counts())
+    with http_server(asyncio.run(build_app(server.endpoint, ready=server.is_ready))) as address:
+        spec = get(f"{address}/openapi.json").json()
+        bounds = stated_bounds(spec, spec["components"]["schemas"]["ActRequest"])
+        actions = {(bound.keyword, bound.value) for bound in bounds if bound.path[-1] == "discrete"}
+        assert actions == {("minimum", 0), ("maximum", ACTIONS - 1)}
+        bodies = [{"history": history}, {"history": [history]}]
+        unchecked = [
+            bound for bound in bounds if not any(check_bound(f"{address}/act", body, bound) for body in bodies)
+        ]
+    server.close()
+    assert unchecked == []
 
 
 class RandomEnvironment:
