@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 
+from headwaiter.engine.isolation import isolate_failures
 from headwaiter.engine.job_queue import JobQueue
 from headwaiter.engine.jobs import Job
 from headwaiter.engine.session import Arrays, Session
@@ -144,16 +145,16 @@ class Batcher(Worker[ForwardJob]):
             job.start(start)
             self.counters.queue_seconds += start - job.submitted
         self.counters.slots_in_use = len(jobs)
-        try:
-            outputs = self.session.run(GRAPH, self._feeds(jobs))
-        except Exception as error:  # a failed graph run affects this batch only
-            self.counters.failed += len(jobs)
-            for job in jobs:
-                job.fail(error)
-        else:
-            self._record_batch(jobs, time.monotonic() - start)
-            self._complete(jobs, outputs, start)
+        for job, error in isolate_failures(jobs, partial(self._run_batch, start=start)):
+            self.counters.failed += 1
+            job.fail(error)
         self.counters.slots_in_use = 0
+
+    def _run_batch(self, jobs: Sequence[ForwardJob], start: float) -> None:
+        begin = time.monotonic()
+        outputs = self.session.run(GRAPH, self._feeds(jobs))
+        self._record_batch(jobs, time.monotonic() - begin)
+        self._complete(jobs, outputs, start)
 
     def _feeds(self, jobs: Sequence[ForwardJob]) -> Arrays:
         if "tokens" not in self._dtypes:

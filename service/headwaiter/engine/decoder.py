@@ -12,6 +12,7 @@ import numpy as np
 
 from headwaiter.engine.beam import BeamSearch
 from headwaiter.engine.decoder_runner import DecoderRunner
+from headwaiter.engine.isolation import isolate_failures
 from headwaiter.engine.job_queue import JobQueue
 from headwaiter.engine.kv_cache import group_by_length
 from headwaiter.engine.scheduler import Scheduler
@@ -59,6 +60,8 @@ class Decoder(Worker[DecodeJob]):
     def submit(self, job: DecodeJob) -> None:
         if job.params.num_beams > self.counters.slots:
             raise ValueError(f"`num_beams` is {job.params.num_beams}; the maximum is {self.counters.slots}")
+        # The last generated token is not cached, so there is room for one token more than the cache has.
+        job.limit_new_tokens(self.runner.cache.max_length - len(job.prompt) + 1)
         super().submit(job)
 
     def is_busy(self) -> bool:
@@ -79,8 +82,8 @@ class Decoder(Worker[DecodeJob]):
     def step(self) -> None:
         self._release_expired()
         self._admit(self._dequeue_jobs())
-        if self.sequences and (outputs := self._run_decoder()) is not None:
-            self._select_tokens(outputs)
+        if self.sequences:
+            self._select_tokens(*self._run_decoder())
 
     def _dequeue_jobs(self) -> list[DecodeJob]:
         with self.queue.condition:
@@ -114,7 +117,6 @@ class Decoder(Worker[DecodeJob]):
         if not jobs:
             return
         now = time.monotonic()
-        first_slot = len(self.sequences)
         for job in jobs:
             job.start(now)
             self.counters.queue_seconds += now - job.submitted
@@ -123,13 +125,17 @@ class Decoder(Worker[DecodeJob]):
                 sequence = ActiveSequence(len(self.sequences), job, 0, job.prompt[-1])
                 job.sequences.append(sequence)
                 self.sequences.append(sequence)
-                self.runner.cache.reset_slot(sequence.slot)
-        try:
-            self._encode([job for job in jobs if job.source])
-            self.runner.prefill(self.sequences[first_slot:], reduced_threads=self._most_workers_busy())
-        except Exception as error:  # a failed graph run affects only the new jobs
-            self._fail([job for job in jobs if job in self.running], error)
+        for job, error in isolate_failures(jobs, self._encode_and_prefill):
+            self._fail([job], error)
         self.counters.encode_seconds += time.monotonic() - now
+
+    def _encode_and_prefill(self, jobs: Sequence[DecodeJob]) -> None:
+        """Prepare the slots of new jobs, which are contiguous."""
+        sequences = [sequence for job in jobs for sequence in job.sequences]
+        for sequence in sequences:
+            self.runner.cache.reset_slot(sequence.slot)
+        self._encode([job for job in jobs if job.source])
+        self.runner.prefill(sequences, reduced_threads=self._most_workers_busy())
 
     def _encode(self, jobs: Sequence[DecodeJob]) -> None:
         if not jobs:
@@ -171,39 +177,46 @@ class Decoder(Worker[DecodeJob]):
         self.counters.input_tokens += int(lengths.sum())
         return {"tokens": tokens, "lengths": lengths}
 
-    def _run_decoder(self) -> Arrays | None:
-        """Run one decoding step. On failure fails all running jobs and returns None."""
+    def _run_decoder(self) -> tuple[Arrays, dict[DecodeJob, Exception]]:
+        """Run one decoding step. Returns the outputs by slot, and the jobs whose sequences make the graph fail."""
         start = time.monotonic()
+        failures: dict[DecodeJob, Exception] = {}
+        num_candidates = max(job.num_candidates for job in self.running)
+        return_logits = any(job.params.needs_full_logits for job in self.running)
         try:
             outputs = self.runner.step(
                 self.sequences,
-                max(job.num_candidates for job in self.running),
-                return_logits=any(job.params.needs_full_logits for job in self.running),
+                num_candidates,
+                return_logits=return_logits,
                 reduced_threads=self._most_workers_busy(),
             )
-        except Exception as error:  # a failed graph run affects the running jobs, not the queued ones
-            self._fail(list(self.running), error)
-            return None
+        except Exception:  # must affect only the sequences that cause it
+            outputs, failed = self.runner.step_isolated(self.sequences, num_candidates, return_logits=return_logits)
+            failures = {sequence.job: error for sequence, error in failed}
         self.counters.steps += 1
         self.counters.slot_steps += len(self.sequences)
         self.record_work(len(self.sequences))
         self.counters.slots_in_use = len(self.sequences)
         self.counters.decode_seconds += time.monotonic() - start
-        return outputs
+        return outputs, failures
 
-    def _select_tokens(self, outputs: Arrays) -> None:
+    def _select_tokens(self, outputs: Arrays, failures: dict[DecodeJob, Exception]) -> None:
         for sequence in self.sequences:
             sequence.position += 1
-        failures = []
         for job in self.running:
+            if job in failures:
+                continue
             try:
                 if isinstance(job.search, SingleSearch):
                     self._select_token(job, job.search, outputs)
                 else:
                     self._advance_beam(job, job.search, outputs)
             except Exception as error:  # affects this job only
-                failures.append((job, error))
-        for job, cause in failures:  # after the loop, because releasing slots moves sequences and outputs are by slot
+                failures[job] = error
+        for (
+            job,
+            cause,
+        ) in failures.items():  # after the loop, because releasing slots moves sequences and outputs are by slot
             self._fail([job], cause)
         for job in [job for job in self.running if job.search.done]:
             self._finish(job)
@@ -212,7 +225,6 @@ class Decoder(Worker[DecodeJob]):
         (sequence,) = job.sequences
         prefix = (*job.prompt, *search.tokens) if job.params.penalises_repetition else ()
         sequence.token = search.select_token(*find_candidates(job, prefix, len(search.tokens), outputs, sequence.slot))
-        search.done |= sequence.position >= self.runner.cache.max_length
         if job.on_token is not None and sequence.token not in job.params.eos_token_ids:
             job.on_token(sequence.token)
 

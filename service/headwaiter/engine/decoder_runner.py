@@ -8,6 +8,7 @@ import numpy as np
 
 from headwaiter.engine.binding import Binding, host_buffer
 from headwaiter.engine.buffers import Layout
+from headwaiter.engine.isolation import isolate_failures
 from headwaiter.engine.kv_cache import KVCache
 from headwaiter.engine.sequence import ActiveSequence
 from headwaiter.engine.session import Arrays, Session
@@ -64,6 +65,30 @@ class DecoderRunner:
             "top_tokens": self._top_tokens[: count * k].reshape(count, k),
             "top_scores": self._top_scores[: count * k].reshape(count, k),
         }
+
+    def step_isolated(
+        self, sequences: Sequence[ActiveSequence], k: int, *, return_logits: bool
+    ) -> tuple[Arrays, list[tuple[ActiveSequence, Exception]]]:
+        """As `step`, after it failed: run parts of the batch, so that only sequences fail that fail alone.
+
+        Returns zeros for the failed sequences. A repeated run writes the same cache entries again.
+        """
+        k, count = min(k, self.vocabulary), len(sequences)
+        outputs: Arrays = {"top_tokens": np.zeros((count, k), np.int64), "top_scores": np.zeros((count, k), np.float32)}
+        logits = np.zeros((count, self.vocabulary), np.float32)
+
+        def run(part: Sequence[ActiveSequence]) -> None:
+            first, last = part[0].slot, part[-1].slot + 1
+            self._total[...] = self._positions[first:last].max() + 1
+            binding = self._bind_inputs(first, last)
+            binding.output("logits", host_buffer(logits[first:last]))
+            for name, array in outputs.items():
+                binding.output(name, host_buffer(array[first:last]))
+            binding.run()
+            self.cache.swap(first, last)
+
+        failures = isolate_failures(sequences, run)
+        return (outputs | {"logits": logits} if return_logits else outputs), failures
 
     def prefill(self, sequences: Sequence[ActiveSequence], *, reduced_threads: bool = False) -> None:
         """Run all prompt tokens except the last into the cache. The slots must be contiguous and empty."""
@@ -131,16 +156,21 @@ class DecoderRunner:
         return self._bindings[count, k, reduced_threads]
 
     def _create_binding(self, count: int, k: int, reduced_threads: bool) -> Binding:
-        binding = self.session.binding("decoder", reduced_threads=reduced_threads)
-        binding.input("tokens", host_buffer(self._tokens[:count]))
-        binding.input("k", host_buffer(self._k))
-        binding.input("lengths", host_buffer(self._ones[:count]))
-        binding.input("positions", host_buffer(self._positions[:count]))
-        binding.input("total", host_buffer(self._total))
-        if self._has_source_lengths:
-            binding.input("source_lengths", host_buffer(self._source_lengths[:count]))
+        binding = self._bind_inputs(0, count, reduced_threads=reduced_threads)
         binding.output("logits", self._logits.buffer("logits", 0, count))
         binding.output("top_tokens", host_buffer(self._top_tokens[: count * k].reshape(count, k)))
         binding.output("top_scores", host_buffer(self._top_scores[: count * k].reshape(count, k)))
-        self.cache.bind(binding, 0, count)
+        return binding
+
+    def _bind_inputs(self, first: int, last: int, *, reduced_threads: bool = False) -> Binding:
+        """Bind the cache and the inputs of a step for slots `first` to `last` (exclusive)."""
+        binding = self.session.binding("decoder", reduced_threads=reduced_threads)
+        binding.input("tokens", host_buffer(self._tokens[first:last]))
+        binding.input("k", host_buffer(self._k))
+        binding.input("lengths", host_buffer(self._ones[first:last]))
+        binding.input("positions", host_buffer(self._positions[first:last]))
+        binding.input("total", host_buffer(self._total))
+        if self._has_source_lengths:
+            binding.input("source_lengths", host_buffer(self._source_lengths[first:last]))
+        self.cache.bind(binding, first, last)
         return binding

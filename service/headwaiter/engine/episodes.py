@@ -202,20 +202,29 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         ]
         if len(batched) < 2 or 2 * len(batched) < len(self.open_episodes):
             batched = []  # a batch runs all open episodes, so it has to serve at least half of them
-        try:
-            for job in alive:
-                if job not in batched:
-                    self._run_single(job)
-            if batched:
-                self._run_batched(batched)
-        except Exception as error:  # a failed graph run affects the unfinished jobs of this step only
-            for job in alive:
-                if not job.future.done():
-                    self.counters.failed += 1
-                    if job.episode is not None:
-                        self._release(job.episode, "its last step failed")
-                    job.fail(error)
+        single = [job for job in alive if job not in batched]
+        if batched and not self._try_batched(batched):
+            single += batched
+        for job in single:
+            try:
+                self._run_single(job)
+            except Exception as error:  # affects this job only
+                self.counters.failed += 1
+                if job.episode is not None:
+                    self._release(job.episode, "its last step failed")
+                job.fail(error)
         self.counters.decode_seconds += time.monotonic() - now
+
+    def _try_batched(self, jobs: list[StepJob]) -> bool:
+        """Run the jobs as one batch. If that fails, restore their episodes and return False."""
+        positions = [episode.position for episode in self.open_episodes]
+        try:
+            self._run_batched(jobs)
+        except Exception:  # the jobs run one by one instead
+            for episode, position in zip(self.open_episodes, positions, strict=True):
+                episode.position = position
+            return False
+        return True
 
     def _run_single(self, job: StepJob) -> None:
         """Run all new tokens of one episode at once. Whole histories and full contexts are run into an empty slot."""

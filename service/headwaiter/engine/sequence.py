@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -102,6 +102,17 @@ class DecodeJob(Job[DecodingResult]):
     search: SingleSearch | BeamSearch = field(init=False)
 
     def __post_init__(self) -> None:
+        self._begin_search()
+
+    def limit_new_tokens(self, limit: int) -> None:
+        """Generate at most `limit` tokens; every search then ends within the cache. Call it before the job starts."""
+        if limit < 1:
+            raise ValueError(f"the prompt has {len(self.prompt):,} tokens, which is more than the cache has")
+        if self.params.max_new_tokens > limit:
+            self.params = replace(self.params, max_new_tokens=limit)
+            self._begin_search()
+
+    def _begin_search(self) -> None:
         p = self.params
         if p.num_beams > 1:
             self.search = BeamSearch(p.num_beams, p.eos_token_ids, p.length_penalty, p.early_stopping, p.max_new_tokens)
