@@ -22,6 +22,7 @@ SERVICERS = [
     "headwaiter.serving.ray_compat.install_admission",  # first: it wraps the handlers of the servicers below
     *(f"headwaiter.v1.{name.lower()}_pb2_grpc.add_{name}Servicer_to_server" for name in TASK_SERVICES),
     "grpc_health.v1.health_pb2_grpc.add_HealthServicer_to_server",
+    "headwaiter.serving.ray_compat.add_reflection_v1",
 ]
 RayConfig = dict[str, Any]
 _MB = 1 << 20

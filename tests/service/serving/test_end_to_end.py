@@ -28,6 +28,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter import open_model
 from headwaiter.client import Client, DeadlineExceeded, History, InvalidInput, NotFound, Overloaded, Step, WrongTask
+from headwaiter.v1 import models_pb2, models_pb2_grpc
 from loadtest.service_process import ServiceProcess, running_service
 from tests.conftest import Packages
 from tests.images_kit import random_png
@@ -187,6 +188,21 @@ def test_health_and_reflection(service: ServiceProcess) -> None:
         assert methods["Classify"].input_type.name == "ClassifyRequest"
     for path in ("healthz", "readyz"):
         assert get(f"{service.http}/models/texts/{path}")[0] == 200
+
+
+def test_grpc_without_application_is_answered_by_the_catalog(service: ServiceProcess, models: dict[str, Path]) -> None:
+    with grpc.insecure_channel(service.grpc) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        assert "headwaiter.v1.Models" in ProtoReflectionDescriptorDatabase(channel).get_services()
+        listed = models_pb2_grpc.ModelsStub(channel).ListModels(models_pb2.ListModelsRequest(), timeout=TIMEOUT_SECONDS)
+        assert [model.name for model in listed.models] == sorted(models)
+        with pytest.raises(grpc.RpcError) as caught:
+            models_pb2_grpc.ModelsStub(channel).Describe(models_pb2.DescribeRequest(), timeout=TIMEOUT_SECONDS)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        available = ", ".join(sorted(models))
+        message = f"the metadata key `application` must name a served model; available models: {available}"
+        assert caught.value.details() == message
 
 
 def test_http_api(service: ServiceProcess, client: Client) -> None:
