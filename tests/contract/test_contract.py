@@ -27,6 +27,7 @@ from headwaiter.client import (
     WrongTask,
 )
 from headwaiter.serving.metrics.definitions import PREFIX
+from headwaiter.v1 import models_pb2, models_pb2_grpc
 from loadtest.service_process import STOP_SECONDS, ServiceProcess, running_service
 from tests.contract.conftest import MODELS, TIMEOUT_SECONDS
 from tests.http_kit import error_of, events_of, request
@@ -213,6 +214,23 @@ def test_reflection_lists_services(service: ServiceProcess) -> None:
     with grpc.insecure_channel(service.grpc) as channel:
         named = grpc.intercept_channel(channel, _Application("writer"))
         assert "headwaiter.v1.Generation" in ProtoReflectionDescriptorDatabase(named).get_services()
+
+
+def test_grpc_without_application_is_answered_by_the_catalog(service: ServiceProcess, key: str) -> None:
+    metadata, options = [("authorization", f"Bearer {key}")], {"timeout": TIMEOUT_SECONDS}
+    with grpc.insecure_channel(service.grpc) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), **options)
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        assert "headwaiter.v1.Models" in ProtoReflectionDescriptorDatabase(channel).get_services()
+        models = models_pb2_grpc.ModelsStub(channel)
+        listed = models.ListModels(models_pb2.ListModelsRequest(), metadata=metadata, **options)
+        assert [model.name for model in listed.models] == sorted(MODELS)
+        with pytest.raises(grpc.RpcError) as caught:
+            models.Describe(models_pb2.DescribeRequest(), metadata=metadata, **options)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    available = ", ".join(sorted(MODELS))
+    message = f"the metadata key `application` must name a model; available models: {available}"
+    assert caught.value.details() == message
 
 
 class _Application(grpc.StreamStreamClientInterceptor):

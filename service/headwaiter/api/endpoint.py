@@ -123,10 +123,15 @@ class Endpoint:
 
     def _handler(self, context: RequestContext) -> Any:
         if context.method not in self.handlers:
-            supported = ", ".join(sorted(self.handlers))
-            model = f"{self.name} (task: {self.task_description})"
-            raise WrongTaskError(f"{model} does not support {context.method}; it supports {supported}")
+            raise self.unsupported(context.method)
         return self.handlers[context.method]
+
+    def unsupported(self, method: str) -> Exception:
+        """The error of a method that has no handler."""
+        supported = ", ".join(sorted(self.handlers))
+        return WrongTaskError(
+            f"{self.name} (task: {self.task_description}) does not support {method}; it supports {supported}"
+        )
 
     def _check_size(self, request: Message) -> None:
         size_mb = request.ByteSize() / _MB

@@ -10,12 +10,23 @@ from google.protobuf.message import Message
 
 from headwaiter.api.context import RequestContext
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
+from headwaiter.api.errors import UnknownModelError
 from headwaiter.api.grpc_servicer import Servicer
 from headwaiter.api.health import Health
 from headwaiter.serving.ray_compat import ServeController
 from headwaiter.v1 import models_pb2 as pb
 
 NAME = "catalog"
+
+
+class CatalogEndpoint(Endpoint):
+    """Lists the models, and answers the gRPC calls that name no model in the metadata key `application`."""
+
+    model_names: Sequence[str] = ()
+
+    def unsupported(self, method: str) -> Exception:  # noqa: ARG002
+        available = ", ".join(self.model_names) or "none"
+        return UnknownModelError(f"the metadata key `application` must name a model; available models: {available}")
 
 
 class Catalog(Servicer, Health):
@@ -25,7 +36,7 @@ class Catalog(Servicer, Health):
         self, models: Sequence[Mapping[str, str]], keys: KeyChecker | None, recorder: RequestRecorder, *, local: bool
     ) -> None:
         self._models = sorted(models, key=lambda model: model["name"])
-        self.endpoint = Endpoint(
+        self.endpoint = CatalogEndpoint(
             NAME,
             {"ListModels": self._list},
             task_description="listing models",
@@ -33,6 +44,7 @@ class Catalog(Servicer, Health):
             recorder=recorder,
             local=local,
         )
+        self.endpoint.model_names = [model["name"] for model in self._models]
 
     def is_ready(self) -> bool:
         return True

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from headwaiter.serving.ray_compat import HAPROXY_FILES
+from headwaiter.serving.ray_compat import HAPROXY_BINARY, HAPROXY_FILES
 
 _STOP_SECONDS = 5
 _POLL_SECONDS = 0.2
@@ -34,6 +34,18 @@ def environment() -> dict[str, str]:
     if folder.stat().st_uid != os.getuid():
         raise ForeignDirectoryError(f"{folder} is owned by another user; remove it.")
     return {variable: str(folder / name) for variable, name in HAPROXY_FILES.items()}
+
+
+def program(script: str | None) -> dict[str, str]:
+    """Write the program to run instead of HAProxy and return the variable that makes Serve run it."""
+    if script is None:
+        return {}
+    file = directory() / "haproxy"
+    unfinished = file.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(script, encoding="utf-8")
+    unfinished.chmod(0o700)
+    unfinished.replace(file)  # at once: another service of this user may run it
+    return {HAPROXY_BINARY: str(file)}
 
 
 def remove(node: str) -> None:

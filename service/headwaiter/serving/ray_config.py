@@ -23,6 +23,7 @@ SERVICERS = [
     *dict.fromkeys(spec.add_servicer for spec in task_specs().values()),
     "headwaiter.v1.models_pb2_grpc.add_ModelsServicer_to_server",
     "grpc_health.v1.health_pb2_grpc.add_HealthServicer_to_server",
+    "headwaiter.serving.ray_compat.add_reflection_v1",
 ]
 RayConfig = dict[str, Any]
 _MB = 1 << 20

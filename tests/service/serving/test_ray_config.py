@@ -207,7 +207,7 @@ def test_render_changes_args_of_changed_models_only(
 def test_servicers_are_importable() -> None:
     options = gRPCOptions(grpc_servicer_functions=SERVICERS)
 
-    assert len(options.grpc_servicer_func_callable) == len(SERVICERS) == 9
+    assert len(options.grpc_servicer_func_callable) == len(SERVICERS) == 10
 
 
 def test_serve_command_render_prints_yaml(folder: Path) -> None:
