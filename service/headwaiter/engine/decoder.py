@@ -34,6 +34,7 @@ _MAX_ENCODER_IMAGES = 8  # images per encoder run
 _INITIAL_STEPS_ESTIMATE = 32  # steps per sequence
 _SINGLE_WORKER_SLOTS = 8  # up to this many slots, one worker is as fast as several
 _MIN_SLOTS_PER_WORKER = 16
+_FULL_LOGITS_COST = 2.0  # of a step that selects from the whole vocabulary, relative to one that does not
 _EWMA_DECAY = 0.95  # of the expected steps, per finished job
 
 
@@ -68,7 +69,8 @@ class Decoder(Worker[DecodeJob]):
         return bool(self.running or self.queue.jobs)
 
     def estimate_work(self, job: DecodeJob) -> float:
-        return job.params.num_beams * min(self._expected_steps, job.params.max_new_tokens)
+        cost = _FULL_LOGITS_COST if job.params.needs_full_logits else 1.0
+        return cost * job.params.num_beams * min(self._expected_steps, job.params.max_new_tokens)
 
     def free_slots(self) -> int:
         return self.counters.slots - len(self.sequences)
@@ -195,7 +197,9 @@ class Decoder(Worker[DecodeJob]):
             failures = {sequence.job: error for sequence, error in failed}
         self.counters.steps += 1
         self.counters.slot_steps += len(self.sequences)
-        self.record_work(len(self.sequences))
+        self.record_work(
+            sum(_FULL_LOGITS_COST if sequence.job.params.needs_full_logits else 1.0 for sequence in self.sequences)
+        )
         self.counters.slots_in_use = len(self.sequences)
         self.counters.decode_seconds += time.monotonic() - start
         return outputs, failures
@@ -288,12 +292,13 @@ class Decoder(Worker[DecodeJob]):
         self.counters.slots_in_use = len(self.sequences)
 
 
-def open_decoder(session: Session, *, slots: int, max_length: int) -> Engine[DecodeJob]:
+def open_decoder(session: Session, *, slots: int, max_length: int, max_beams: int = 1) -> Engine[DecodeJob]:
     """Open a decoder with one worker per thread, but at least `_MIN_SLOTS_PER_WORKER` slots per worker.
 
-    With fewer slots, the matrix products of a worker are too small to be efficient.
+    With fewer slots, the matrix products of a worker are too small to be efficient. A worker has at least `max_beams`
+    slots, because the beams of a job share a worker.
     """
-    workers = max(1, min(session.threads, slots // _MIN_SLOTS_PER_WORKER))
+    workers = max(1, min(session.threads, slots // max(_MIN_SLOTS_PER_WORKER, max_beams)))
     if session.device != "cpu" or workers == 1:
         return Decoder(session, slots=slots, max_length=max_length)
     session.open_reduced_sessions(workers)

@@ -50,7 +50,7 @@ class DecoderRunner:
         With `return_logits` also returns `logits`. The arrays are valid until the next step. `reduced_threads` runs in
         the session with fewer threads.
         """
-        k = min(k, self.vocabulary)
+        k = self._round_up(k)
         for sequence in sequences:
             self._tokens[sequence.slot] = sequence.token
             self._positions[sequence.slot] = sequence.position
@@ -73,7 +73,7 @@ class DecoderRunner:
 
         Returns zeros for the failed sequences. A repeated run writes the same cache entries again.
         """
-        k, count = min(k, self.vocabulary), len(sequences)
+        k, count = self._round_up(k), len(sequences)
         outputs: Arrays = {"top_tokens": np.zeros((count, k), np.int64), "top_scores": np.zeros((count, k), np.float32)}
         logits = np.zeros((count, self.vocabulary), np.float32)
 
@@ -89,6 +89,10 @@ class DecoderRunner:
 
         failures = isolate_failures(sequences, run)
         return (outputs | {"logits": logits} if return_logits else outputs), failures
+
+    def _round_up(self, k: int) -> int:
+        """Round to a power of two, so that few bindings are needed."""
+        return min(1 << (k - 1).bit_length(), self.vocabulary)
 
     def prefill(self, sequences: Sequence[ActiveSequence], *, reduced_threads: bool = False) -> None:
         """Run all prompt tokens except the last into the cache. The slots must be contiguous and empty."""

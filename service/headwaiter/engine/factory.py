@@ -24,7 +24,8 @@ def open_engine(session: Session, settings: ModelSettings, *, max_prompt_tokens:
     if "decoder" not in manifest.graphs:
         return open_batcher(session, token_budget=settings.batch.tokens, pixel_budget=settings.batch.pixels)
     max_length = decoder_max_length(manifest.limits["max_length"], settings.limits.new_tokens, max_prompt_tokens)
-    return open_decoder(session, slots=settings.max_sequences, max_length=max_length)
+    slots = settings.max_sequences
+    return open_decoder(session, slots=slots, max_length=max_length, max_beams=min(settings.limits.num_beams, slots))
 
 
 def decoder_max_length(limit: int, max_new_tokens: int, max_prompt_tokens: int | None) -> int:

@@ -81,6 +81,7 @@ class Stream(Generic[Item]):
             await has_items.wait()
             has_items.clear()
             while not self._items.empty():
+                await asyncio.sleep(0)  # a long backlog must not hold the event loop
                 item = self._items.get()
                 if item is _END:
                     return

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_NUCLEUS_CANDIDATES = 512  # tokens that are sorted for top-p; more are if they have less probability than top-p
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -38,22 +40,35 @@ def forbid_repeated_ngrams(scores: np.ndarray, tokens: Sequence[int], size: int)
 def filter_candidates(scores: np.ndarray, tokens: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
     """Apply temperature, top-k and top-p.
 
-    `scores[i]` belongs to `tokens[i]`, in any order. Returns the remaining tokens, most likely first, and their
-    probabilities.
+    `scores[i]` belongs to `tokens[i]`, in any order. Returns the remaining tokens, in any order, and their
+    probabilities. The whole vocabulary is never sorted, because that takes longer than a step of a small model.
     """
-    order = np.argsort(-scores, kind="stable")
-    scores, tokens = scores[order] / np.float32(sampling.temperature), tokens[order]
+    scores = scores / np.float32(sampling.temperature)
     if 0 < sampling.top_k < len(scores):
-        mask = scores >= scores[sampling.top_k - 1]
+        mask = scores >= np.partition(scores, -sampling.top_k)[-sampling.top_k]
         scores, tokens = scores[mask], tokens[mask]
     probabilities = _softmax(scores)
-    if sampling.top_p < 1.0:
-        # The least likely tokens are dropped as long as their total probability is at most 1 - top_p.
-        tail_mass = np.cumsum(probabilities[::-1])[::-1]
-        mask = tail_mass > 1.0 - sampling.top_p
-        mask[0] = True
-        probabilities, tokens = _softmax(scores[mask]), tokens[mask]
-    return tokens, probabilities
+    if sampling.top_p == 1.0:
+        return tokens, probabilities
+    nucleus = _nucleus(probabilities, sampling.top_p)
+    return tokens[nucleus], _softmax(scores[nucleus])
+
+
+def _nucleus(probabilities: np.ndarray, top_p: float) -> np.ndarray:
+    """Indices of the most likely tokens, without the tail whose total probability is at most 1 - `top_p`."""
+    count, size = len(probabilities), min(_NUCLEUS_CANDIDATES, len(probabilities))
+    while True:
+        largest = np.argpartition(probabilities, count - size)[count - size :]
+        if size == count or probabilities[largest].sum() >= top_p:
+            break
+        size = min(8 * size, count)
+    order = largest[np.argsort(-probabilities[largest], kind="stable")]
+    sorted_probabilities = probabilities[order]
+    outside = 1.0 - sorted_probabilities.sum() if size < count else 0.0
+    tail_mass = np.cumsum(sorted_probabilities[::-1])[::-1] + outside
+    mask = tail_mass > 1.0 - top_p
+    mask[0] = True
+    return np.asarray(order[mask])
 
 
 def sample_token(tokens: np.ndarray, probabilities: np.ndarray, rng: np.random.Generator) -> int:

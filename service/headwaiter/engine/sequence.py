@@ -122,6 +122,8 @@ class DecodeJob(Job[DecodingResult]):
     @property
     def num_candidates(self) -> int:
         """Number of top tokens that each decoder step must return for this job."""
+        if self.params.needs_full_logits:
+            return 1
         top_k = self.params.sampling.top_k if self.params.sampling else 0
         return max(self.search.num_candidates, top_k) + len(self.params.suppress_tokens)
 
@@ -138,7 +140,7 @@ class SingleSearch:
     num_candidates: int = 1
 
     def select_token(self, tokens: np.ndarray, scores: np.ndarray) -> int:
-        """Append one of `tokens` and return it. `scores` are log-probabilities, in descending order."""
+        """Append one of `tokens` and return it. `scores` are log-probabilities; greedy search takes the first."""
         if (sampling := self.params.sampling) is not None:
             allowed, probabilities = filter_candidates(scores, tokens, sampling)
             token = sample_token(allowed, probabilities, self.rng)
@@ -166,7 +168,7 @@ def finish_sequence(hypothesis: Hypothesis, params: DecodingParameters) -> Finis
 def find_candidates(
     job: DecodeJob, prefix: tuple[int, ...], step: int, outputs: Arrays, slot: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens that may follow `prefix`, most likely first, and their log-probabilities.
+    """Return the tokens that may follow `prefix` and their log-probabilities; most likely first, unless one is sampled.
 
     `prefix` is the prompt and all generated tokens (only read if repetition is penalised), `step` the number of
     generated tokens, and `outputs[...][slot]` the decoder outputs of the sequence.
@@ -206,6 +208,11 @@ def _from_logits(
     scores[list(params.suppress_tokens)] = -np.inf
     if params.num_beams == 1:
         scores = log_softmax(scores)
-    top = np.arange(len(scores)) if count is None else np.argpartition(-scores, min(count, len(scores) - 1))[:count]
+    if count is None:
+        return np.arange(len(scores)), scores
+    if count == 1:
+        top = np.array([scores.argmax()])
+    else:
+        top = np.sort(np.argpartition(scores, -min(count, len(scores)))[-count:])
     order = top[np.argsort(-scores[top], kind="stable")]
     return order, scores[order]

@@ -155,13 +155,21 @@ class TextGenerationTask(Task[Engine[DecodeJob]]):
 
 
 class TextLayout(Protocol):
-    """Joins the texts of the first sequences. Layout after the last text is added only if that text is complete."""
+    """Arranges the texts of the sequences of a stream, one segment per sequence and what follows the last one."""
 
-    def __call__(self, texts: Sequence[str], *, complete: bool) -> str: ...
+    def segment(self, previous: str, index: int, text: str) -> str:
+        """Return the text of a sequence with the layout before it; `previous` is the whole text of the one before."""
+
+    def ending(self, last: str) -> str:
+        """Return the layout after the last sequence."""
 
 
-def _concatenate(texts: Sequence[str], *, complete: bool) -> str:  # noqa: ARG001
-    return "".join(texts)
+class _Concatenation:
+    def segment(self, previous: str, index: int, text: str) -> str:  # noqa: ARG002
+        return text
+
+    def ending(self, last: str) -> str:  # noqa: ARG002
+        return ""
 
 
 class GeneratedTextStream:
@@ -179,10 +187,11 @@ class GeneratedTextStream:
         layout: TextLayout | None,
     ) -> None:
         self._task, self._events, self._futures, self._detokenizers = task, events, futures, detokenizers
-        self._layout = layout or _concatenate
+        self._layout = layout or _Concatenation()
         self._texts = [""] * len(detokenizers)
         self._complete = [False] * len(detokenizers)
-        self._emitted = ""
+        self._settled: list[str] = []  # segments of the complete sequences before the first unfinished one
+        self._emitted = ""  # of the segment after the settled ones
 
     def __iter__(self) -> Iterator[str]:
         try:
@@ -215,8 +224,7 @@ class GeneratedTextStream:
         best = [result.hypotheses[0] for result in results]
         score = sum(sequence.score for sequence in best) / len(best) if best else 0.0
         finish_reason = combine_finish_reasons(sequence.finish_reason for sequence in best)
-        text = self._layout(self._texts, complete=True)
-        return GeneratedText((Hypothesis(text, score, finish_reason),), usage, timing)
+        return GeneratedText((Hypothesis("".join(self._settled), score, finish_reason),), usage, timing)
 
     def _on_event(self, index: int, token: int | None) -> str:
         if token is not None:
@@ -233,12 +241,32 @@ class GeneratedTextStream:
             self._complete[index] = True
 
     def _next_delta(self) -> str:
-        """Return the new text of all sequences up to and including the first unfinished one."""
-        count = self._complete.index(False) + 1 if False in self._complete else len(self._texts)
-        text = self._layout(self._texts[:count], complete=all(self._complete[:count]))
-        if not text.startswith(self._emitted):
-            return ""  # the layout between two sentences is not final yet
-        delta, self._emitted = text[len(self._emitted) :], text
+        """Return the new text of all sequences up to and including the first unfinished one.
+
+        A segment is laid out again only while its own sequence is being generated.
+        """
+        deltas, count = [], len(self._texts)
+        while len(self._settled) < count and self._complete[len(self._settled)]:
+            segment = self._segment(len(self._settled))
+            deltas.append(self._emit(segment))
+            self._settled.append(segment)
+            self._emitted = ""
+        if len(self._settled) == count:
+            ending = self._layout.ending(self._texts[-1] if self._texts else "")
+            self._settled.append(ending)
+            deltas.append(ending)
+        elif len(self._settled) < count and self._texts[len(self._settled)]:
+            deltas.append(self._emit(self._segment(len(self._settled))))
+        return "".join(deltas)
+
+    def _segment(self, index: int) -> str:
+        return self._layout.segment(self._texts[index - 1] if index else "", index, self._texts[index])
+
+    def _emit(self, segment: str) -> str:
+        """Return what is new in the current segment; nothing if the final text is not what was streamed."""
+        if not segment.startswith(self._emitted):
+            return ""
+        delta, self._emitted = segment[len(self._emitted) :], segment
         return delta
 
     def _final_delta(self) -> str:

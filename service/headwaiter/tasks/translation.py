@@ -93,7 +93,7 @@ class Translation(TextGenerationTask):
         field: str = "text",
     ) -> GeneratedTextStream:
         pieces = self._pieces(text, split, field)
-        return self.stream(self._inputs(pieces, field), decoding, deadline, partial(_apply_layout, pieces))
+        return self.stream(self._inputs(pieces, field), decoding, deadline, SentenceLayout(pieces))
 
     def _pieces(self, text: str, split: bool, field: str) -> list[Piece]:
         check_length(len(text), self.max_text_length, field, "characters")
@@ -133,10 +133,23 @@ class Translation(TextGenerationTask):
         return GeneratedText(tuple(joined), usage, timing, sentences=best)
 
 
-def _apply_layout(pieces: Sequence[Piece], texts: Sequence[str], *, complete: bool) -> str:
-    indices = [index for index, piece in enumerate(pieces) if piece.translatable]
-    end = len(pieces) if complete and len(texts) == len(indices) else indices[len(texts) - 1] + 1
-    return join(pieces[:end], texts)
+class SentenceLayout:
+    """Puts translated sentences into the layout of the source, one sentence at a time."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+        self._sentences = [index for index, piece in enumerate(pieces) if piece.translatable]
+
+    def segment(self, previous: str, index: int, text: str) -> str:
+        end = self._sentences[index] + 1
+        if index == 0:
+            return join(self._pieces[:end], [text])
+        return join(self._pieces[self._sentences[index - 1] : end], [previous, text])[len(previous) :]
+
+    def ending(self, last: str) -> str:
+        if not self._sentences:
+            return join(self._pieces, [])
+        return join(self._pieces[self._sentences[-1] :], [last])[len(last) :]
 
 
 def _format(results: Sequence[GeneratedText]) -> pb.TranslateResponse:

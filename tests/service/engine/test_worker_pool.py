@@ -55,6 +55,13 @@ def test_open_decoder_threads_and_slots_set_worker_count(
     assert engine.counters.slots == slots
 
 
+@pytest.mark.parametrize(("max_beams", "workers"), [(8, 2), (32, 2), (33, 1), (64, 1)])
+def test_open_decoder_beams_of_a_job_fit_one_worker(max_beams: int, workers: int, package: Package) -> None:
+    engine = open_decoder(Session(package, threads=2), slots=64, max_length=MAX_LENGTH, max_beams=max_beams)
+    assert len(engine.workers if isinstance(engine, WorkerPool) else [engine]) == workers
+    engine.submit(decode_jobs(package, 1, num_beams=max_beams)[0])
+
+
 class RecordingSession(Session):
     """Records `reduced_threads` of each binding."""
 

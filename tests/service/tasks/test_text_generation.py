@@ -104,6 +104,29 @@ def test_translate_one_sentence_cut_off_finishes_with_length(translator: Transla
     assert combine_finish_reasons(["stop", "stop"]) == "stop"
 
 
+def test_translate_stream_many_sentences_lays_out_each_once(translator: TranslationModel) -> None:
+    """Laying out all sentences again at each token would take time quadratic in their number."""
+    text = TEXT * 12
+    stream = translator.task.translate_stream(text, DecodingOptions())
+    layout, laid_out = stream._layout, []
+
+    class Counting:
+        def segment(self, previous: str, index: int, text: str) -> str:
+            laid_out.append(layout.segment(previous, index, text))
+            return laid_out[-1]
+
+        def ending(self, last: str) -> str:
+            return layout.ending(last)
+
+    stream._layout = Counting()
+    deltas = list(stream)
+    (unary,) = translator.translate(text)
+    assert "".join(deltas) == stream.result().text == unary.text
+    longest = max(len(sentence.text) for sentence in unary.sentences)
+    assert max(map(len, laid_out)) <= longest + len(TEXT)
+    assert sum(map(len, laid_out)) <= stream.result().usage.output_tokens * (longest + 8)
+
+
 def test_translate_stream_cancelled_frees_slots(translator: TranslationModel) -> None:
     before = translator.counters["cancelled"]
     stream = translator.translate_stream(TEXT * 3)
