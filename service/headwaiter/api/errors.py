@@ -4,6 +4,7 @@ offending field and its limit."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,11 @@ class PeerDisconnectedError(Exception):
 
 
 class UnknownModelError(Exception):
-    """No model is served under the requested name."""
+    """No model is served under the requested name, or the call names none."""
+
+    def __init__(self, name: str | None, available: Iterable[str]) -> None:
+        problem = "the metadata key `application` must name a model" if name is None else f"no model is named {name}"
+        super().__init__(f"{problem}; available models: {', '.join(available) or 'none'}")
 
 
 STATUS_CODES: dict[type[BaseException], StatusCode] = {

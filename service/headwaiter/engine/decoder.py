@@ -34,7 +34,7 @@ _MAX_ENCODER_IMAGES = 8  # images per encoder run
 _INITIAL_STEPS_ESTIMATE = 32  # steps per sequence
 _SINGLE_WORKER_SLOTS = 8  # up to this many slots, one worker is as fast as several
 _MIN_SLOTS_PER_WORKER = 16
-_FULL_LOGITS_COST = 2.0  # of a step that selects from the whole vocabulary, relative to one that does not
+_FULL_LOGITS_COST = 2.0  # of a step that selects from the whole vocabulary; an estimate, relative to other steps
 _EWMA_DECAY = 0.95  # of the expected steps, per finished job
 
 

@@ -4,6 +4,7 @@ engine's thread."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -52,6 +53,7 @@ class Pending(Generic[Result]):
 
 
 _END = object()
+_ITEMS_PER_TURN = 64  # that a coroutine takes before others run
 
 
 class Stream(Generic[Item]):
@@ -80,8 +82,11 @@ class Stream(Generic[Item]):
         while True:
             await has_items.wait()
             has_items.clear()
-            while not self._items.empty():
-                await asyncio.sleep(0)  # a long backlog must not hold the event loop
+            for count in itertools.count(1):
+                if self._items.empty():
+                    break
+                if count % _ITEMS_PER_TURN == 0:
+                    await asyncio.sleep(0)  # a long backlog must not hold the event loop
                 item = self._items.get()
                 if item is _END:
                     return

@@ -25,8 +25,7 @@ class CatalogEndpoint(Endpoint):
     model_names: Sequence[str] = ()
 
     def unsupported(self, method: str) -> Exception:  # noqa: ARG002
-        available = ", ".join(self.model_names) or "none"
-        return UnknownModelError(f"the metadata key `application` must name a model; available models: {available}")
+        return UnknownModelError(None, self.model_names)
 
 
 class Catalog(Servicer, Health):

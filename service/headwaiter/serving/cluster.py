@@ -19,7 +19,7 @@ from headwaiter.serving.ray_compat import ServeController
 from headwaiter.serving.ray_config import RayConfig
 
 Phase = Literal["starting", "ready", "failed"]
-_PHASES: dict[str, Phase] = {"RUNNING": "ready", "DEPLOY_FAILED": "failed", "UNHEALTHY": "failed"}
+PHASES: dict[str, Phase] = {"RUNNING": "ready", "DEPLOY_FAILED": "failed", "UNHEALTHY": "failed"}
 _POLL_SECONDS = 0.2
 _DRAIN_SECONDS = 90
 _ANSWER_SECONDS = 90  # until every application answers through the proxy
@@ -148,7 +148,7 @@ def _deployed_config(details: dict[str, Any] | None) -> RayConfig:
 
 def _state(app: Any) -> ApplicationState:
     messages = [*(deployment.message for deployment in app.deployments.values()), app.message]
-    return ApplicationState(_PHASES.get(app.status, "starting"), next(filter(None, messages), ""))
+    return ApplicationState(PHASES.get(app.status, "starting"), next(filter(None, messages), ""))
 
 
 def root_cause(message: str) -> str:

@@ -162,21 +162,11 @@ def log_directory() -> Path:
 
 
 def add_reflection_v1(_servicer: Any, server: Any) -> None:
-    """Add grpc.reflection.v1 as a servicer function. Ray and grpcio have v1alpha only, whose messages are the same."""
-    from grpc_health.v1 import health_pb2
-    from grpc_reflection.v1alpha import reflection_pb2
-    from grpc_reflection.v1alpha.reflection import aio
+    """Add grpc.reflection.v1 as a servicer function; Ray adds v1alpha itself."""
+    from headwaiter.api import reflection
 
-    service = "grpc.reflection.v1.ServerReflection"
-    health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-    servicer = aio.ReflectionServicer([*sorted({method.service for method in METHODS.values()}), health])
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
-    )
-    server.add_passthrough_service(service)  # answered by the server itself instead of the replica
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": handler}),))
+    server.add_passthrough_service(reflection.V1)  # answered by the server itself instead of the replica
+    server.add_generic_rpc_handlers((reflection.reflection_handler(reflection.V1),))
 
 
 # The admission hook
@@ -187,7 +177,7 @@ class AcceptsCalls(Protocol):
         """Whether the call is authenticated and admitted; if not, sets the error on `context`."""
 
 
-_METHODS_BY_PATH = {f"/{method.service}/{method.name}": method for method in METHODS.values()}
+_METHODS_BY_PATH = {method.path: method for method in METHODS.values()}
 _model_servers: list[AcceptsCalls] = []  # of this process: one in a replica, none in a proxy
 
 

@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from headwaiter.serving.cluster import root_cause
+from headwaiter.serving.cluster import PHASES, root_cause
 from headwaiter.serving.config import CATALOG
 
 Phase = Literal["ready", "starting", "failed", "stopping"]
-_PHASES: dict[str, Phase] = {
-    "RUNNING": "ready",
-    "DEPLOY_FAILED": "failed",
-    "UNHEALTHY": "failed",
-    "DELETING": "stopping",
-}
+_PHASES: dict[str, Phase] = {**PHASES, "DELETING": "stopping"}
 
 
 @dataclass(frozen=True, slots=True)

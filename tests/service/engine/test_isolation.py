@@ -61,7 +61,7 @@ def test_decoder_failing_sequence_fails_alone(
         for job in [*jobs[:2], poisoned[0], *jobs[2:6], poisoned[1], *jobs[6:]]:
             decoder.submit(job)
         assert [job.future.result(60).hypotheses for job in jobs] == expected
-        assert [type(job.future.exception(60)) for job in poisoned] != [type(None)] * 2
+        assert all(job.future.exception(60) is not None for job in poisoned)
         assert decoder.counters.failed == 2
         assert run_jobs(decoder, [decode_job(package, texts[0], params)])[0].hypotheses == expected[0]
 

@@ -229,6 +229,25 @@ async def test_unauthenticated_call_under_overload_is_unauthenticated(
     assert replica.counts.codes == {("Generate", "UNAUTHENTICATED"): 1, ("Generate", "RESOURCE_EXHAUSTED"): 1}
 
 
+async def test_accepted_call_does_not_authenticate_later_calls_of_its_connection(
+    packages: Packages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The accepted request is passed to the servicer in a context variable, which must end with the call."""
+    key, keys = make_key(), tmp_path / "keys"
+    keys.write_text(format_key_line("client", key) + "\n")
+    async with (
+        _replica_server(packages, monkeypatch, keys=keys) as replica,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        for _ in range(3):
+            await stub.Generate(_REQUEST, metadata=[("authorization", f"Bearer {key}")])
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Generate(_REQUEST)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert replica.counts.codes == {("Generate", "OK"): 3, ("Generate", "UNAUTHENTICATED"): 3}
+
+
 async def test_method_of_another_task_is_rejected_before_the_episode_opens(
     packages: Packages, monkeypatch: pytest.MonkeyPatch
 ) -> None:

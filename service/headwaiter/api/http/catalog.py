@@ -33,9 +33,7 @@ def build_catalog_app(
     async def unknown(request: Request) -> Response:
         context = RequestContext.begin(LIST.name, request.headers)
         endpoint.accept(context)
-        available = ", ".join(await names()) or "none"
-        message = f"no model is named {request.path_params['name']}; available models: {available}"
-        raise endpoint.failed(context, UnknownModelError(message))
+        raise endpoint.failed(context, UnknownModelError(request.path_params["name"], await names()))
 
     app = new_app(_PRODUCT, ready)
     app.add_route("/", index)

@@ -16,12 +16,12 @@ from google.protobuf.message import DecodeError, Message
 from headwaiter.api.errors import UnknownModelError
 from headwaiter.api.grpc_servicer import Servicer, accept, reject
 from headwaiter.api.methods import METHODS, Method
+from headwaiter.api.reflection import V1, V1_ALPHA, reflection_handler
 from headwaiter.engine.jobs import ClosedError
 from headwaiter.serving.config import CATALOG
 from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.single_process.health import add_health
 from headwaiter.serving.single_process.metadata import application_of
-from headwaiter.serving.single_process.reflection import add_reflection
 from headwaiter.serving.single_process.served_models import ServedModels
 from headwaiter.tasks.errors import InputError
 
@@ -48,7 +48,7 @@ async def start_grpc_server(models: ServedModels, host: str, port: int, message_
     limit = ("grpc.max_receive_message_length", max_message_bytes(message_mb))
     server = grpc.aio.server(handlers=[ModelDispatcher(models)], options=[limit, *_SERVER_OPTIONS])
     add_health(server, models)
-    add_reflection(server)
+    server.add_generic_rpc_handlers([reflection_handler(V1), reflection_handler(V1_ALPHA)])
     try:
         server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:
@@ -62,7 +62,7 @@ class ModelDispatcher(grpc.GenericRpcHandler):
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
-        self._handlers = {f"/{method.service}/{method.name}": self._handler(method) for method in METHODS.values()}
+        self._handlers = {method.path: self._handler(method) for method in METHODS.values()}
 
     def service(self, handler_call_details: Any) -> Any:
         return self._handlers.get(handler_call_details.method)

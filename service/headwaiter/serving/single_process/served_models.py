@@ -75,5 +75,4 @@ class ServedModels:
             return next(iter(self.current.values()))
         if name is not None and name in self.current:
             return self.current[name]
-        problem = "the metadata key `application` must name a model" if name is None else f"no model is named {name}"
-        raise UnknownModelError(f"{problem}; available models: {', '.join(self.names) or 'none'}")
+        raise UnknownModelError(name, self.names)
