@@ -12,6 +12,8 @@ from headwaiter.tasks.task import Task
 from headwaiter.v1 import common_pb2
 from headwaiter.v1 import models_pb2 as pb
 
+_IMAGE_LIMITS = ("pixels", "request_pixels", "prepared_mb")
+
 
 def describe(name: str, task: Task[Any]) -> pb.DescribeResponse:
     manifest = task.manifest
@@ -41,7 +43,8 @@ def describe(name: str, task: Task[Any]) -> pb.DescribeResponse:
 def _limits(task: Task[Any]) -> dict[str, int]:
     """The enforced limits that apply to the model's inputs and outputs."""
     manifest = task.manifest
-    applicable = {"text": manifest.preprocessing.text, "pixels": manifest.preprocessing.image, "images": manifest.noise}
+    text, image = manifest.preprocessing.text, manifest.preprocessing.image
+    applicable = {"text": text, **dict.fromkeys(_IMAGE_LIMITS, image), "images": manifest.noise}
     names = {"max_queue_wait_ms", "message_mb"} | {name for name, spec in applicable.items() if spec is not None}
     inputs = {} if manifest.noise is not None else {"inputs": MAX_INPUTS}
     decoding = {} if task.decoding_limits is None else asdict(task.decoding_limits)

@@ -7,7 +7,7 @@ read, and then `answer` or `stream`, which call the handler of the method.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any, Protocol
 
@@ -81,6 +81,8 @@ class Endpoint:
         with self._accepted_and_recorded(context):
             if isinstance(request, Message):
                 self._check_size(request)
+            else:
+                request = self._with_size_check(request)
             async with aclosing(self._handler(context)(request, context)) as responses:
                 async for response in responses:
                     yield response
@@ -132,6 +134,11 @@ class Endpoint:
         return WrongTaskError(
             f"{self.name} (task: {self.task_description}) does not support {method}; it supports {supported}"
         )
+
+    async def _with_size_check(self, requests: AsyncIterator[Message]) -> AsyncIterator[Message]:
+        async for request in requests:
+            self._check_size(request)
+            yield request
 
     def _check_size(self, request: Message) -> None:
         size_mb = request.ByteSize() / _MB

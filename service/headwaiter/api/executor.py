@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from google.protobuf.message import Message
 from headwaiter.api.context import RequestContext
 from headwaiter.engine.admission import PreprocessingBacklog
 from headwaiter.engine.futures import Pending
+from headwaiter.engine.jobs import DeadlineError
 from headwaiter.tasks import results
 from headwaiter.tasks.task import Result, Submission
 from headwaiter.v1.common_pb2 import Model, Timing, Usage
@@ -52,9 +54,18 @@ class RequestExecutor:
         self.preprocessing = PreprocessingBacklog(_PREPROCESSING_THREADS)
         self._pool = ThreadPoolExecutor(_PREPROCESSING_THREADS, thread_name_prefix="prepare")
 
-    async def execute(self, submission: Submission[ResultT]) -> list[ResultT]:
-        """Submit all inputs of a request and return their results in order. If one fails, cancel the others."""
-        group = await self.run_preprocessing(partial(_submit_all, submission.inputs), submission.cost)
+    async def execute(self, submission: Submission[ResultT], deadline: float | None = None) -> list[ResultT]:
+        """Submit all inputs of a request and return their results in order. If one fails, cancel the others.
+
+        Between two inputs, preprocessing ends if the request is cancelled or its deadline has passed.
+        """
+        cancelled = threading.Event()
+        submit_all = partial(_submit_all, submission.inputs, cancelled, deadline)
+        try:
+            group = await self.run_preprocessing(submit_all, submission.cost)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
         try:
             return [await pending for pending in group.members]
         except BaseException:
@@ -95,6 +106,10 @@ class _Timer(Generic[Prepared]):
             self.seconds = time.monotonic() - started_at
 
 
+class _RequestCancelledError(Exception):
+    """Ends the preprocessing of a request that nobody waits for."""
+
+
 class _PendingGroup(Generic[ResultT]):
     def __init__(self, members: list[Pending[ResultT]]) -> None:
         self.members = members
@@ -104,10 +119,16 @@ class _PendingGroup(Generic[ResultT]):
             pending.cancel()
 
 
-def _submit_all(inputs: Sequence[Callable[[], Pending[ResultT]]]) -> _PendingGroup[ResultT]:
+def _submit_all(
+    inputs: Sequence[Callable[[], Pending[ResultT]]], cancelled: threading.Event, deadline: float | None
+) -> _PendingGroup[ResultT]:
     group: _PendingGroup[ResultT] = _PendingGroup([])
     try:
         for submit in inputs:
+            if cancelled.is_set():
+                raise _RequestCancelledError
+            if deadline is not None and time.monotonic() > deadline:
+                raise DeadlineError("the deadline passed during preprocessing")
             group.members.append(submit())
     except BaseException:
         group.cancel()

@@ -43,7 +43,7 @@ def _handler(executor: RequestExecutor, method: TaskMethod) -> UnaryHandler | St
 
 def _unary(executor: RequestExecutor, method: UnaryMethod[Any, Any]) -> UnaryHandler:
     async def handle(request: Message, context: RequestContext) -> Message:
-        results = await executor.execute(method.parse(request, context.deadline))
+        results = await executor.execute(method.parse(request, context.deadline), context.deadline)
         if method.formats_off_loop:
             response = await asyncio.to_thread(method.format, results)
         else:

@@ -32,6 +32,10 @@ class Limits(Section):
     """Maximum beams per output; each beam uses one of `max_sequences`."""
     pixels: Count = 32_000_000
     """Maximum pixels per input image."""
+    request_pixels: Count = 256_000_000
+    """Maximum pixels of all input images of a request."""
+    prepared_mb: Count = 512
+    """Maximum size in MiB of the model inputs that the images of a request are converted to."""
     images: int = Field(default=64, ge=1, le=256)
     """Maximum generated images per request."""
     message_mb: int = Field(default=32, ge=1, le=256)

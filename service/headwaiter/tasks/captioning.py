@@ -14,7 +14,7 @@ from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
 from headwaiter.tasks.errors import check_inputs, check_length
-from headwaiter.tasks.images import ImageReader
+from headwaiter.tasks.images import ImageBudget, ImageReader
 from headwaiter.tasks.messages import hypothesis_messages, parse_decoding
 from headwaiter.tasks.model import ImageInput, Model, read_image, read_images
 from headwaiter.tasks.results import GeneratedText
@@ -28,7 +28,7 @@ class Captioning(TextGenerationTask):
         super().__init__(package, engine, settings)
         image = self.manifest.preprocessing.image
         assert image is not None
-        self._reader = ImageReader(image, self.manifest, settings.limits.pixels)
+        self._reader = ImageReader(image, self.manifest, settings.limits)
 
     def methods(self) -> Mapping[str, TaskMethod]:
         return {
@@ -41,9 +41,10 @@ class Captioning(TextGenerationTask):
 
     def parse(self, request: pb.CaptionRequest, deadline: float | None) -> Submission[GeneratedText]:
         check_inputs(request.image, "image")
-        options, prompt = parse_decoding(request.decoding), request.prompt
+        options, budget = parse_decoding(request.decoding), self._reader.budget()
+        shared: Any = {"prompt": request.prompt, "deadline": deadline, "budget": budget}
         inputs = [
-            partial(self.caption, image.data, options, prompt=prompt, deadline=deadline, field=f"image[{index}]")
+            partial(self.caption, image.data, options, field=f"image[{index}]", **shared)
             for index, image in enumerate(request.image)
         ]
         return Submission(inputs, cost=None)
@@ -61,9 +62,10 @@ class Captioning(TextGenerationTask):
         prompt: str = "",
         deadline: float | None = None,
         field: str = "image",
+        budget: ImageBudget | None = None,
     ) -> Pending[GeneratedText]:
         started = time.monotonic()
-        decoder_input = self._input(image, prompt, field)
+        decoder_input = self._input(image, prompt, field, budget)
         return self.submit_one(decoder_input, decoding, time.monotonic() - started, deadline, images=1)
 
     def caption_stream(
@@ -77,11 +79,11 @@ class Captioning(TextGenerationTask):
     ) -> GeneratedTextStream:
         return self.stream([self._input(image, prompt, field)], decoding, deadline, None)
 
-    def _input(self, image: bytes, prompt: str, field: str) -> DecoderInput:
+    def _input(self, image: bytes, prompt: str, field: str, budget: ImageBudget | None = None) -> DecoderInput:
         check_length(len(prompt), self.max_text_length, "prompt", "characters")
         tokens = [*self.defaults.decoder_start_token_ids, *(self.tokenizer.encode(prompt) if prompt else [])]
         check_length(len(tokens), self.max_length - 1, "prompt")
-        return DecoderInput(tokens, {"pixels": self._reader.read(image, field).pixels[None]})
+        return DecoderInput(tokens, {"pixels": self._reader.read(image, field, budget).pixels[None]})
 
 
 def _format(results: Sequence[GeneratedText]) -> pb.CaptionResponse:

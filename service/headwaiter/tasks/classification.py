@@ -26,7 +26,7 @@ from headwaiter.tasks.errors import (
     check_positive,
 )
 from headwaiter.tasks.forward_pass import ForwardPassTask, WithUsage
-from headwaiter.tasks.images import ImageReader
+from headwaiter.tasks.images import ImageBudget, ImageReader
 from headwaiter.tasks.messages import optional
 from headwaiter.tasks.model import ImageInput, Model, read_images
 from headwaiter.tasks.task import Submission, TaskMethod, UnaryMethod
@@ -63,7 +63,7 @@ class Classification(ForwardPassTask):
         manifest, limits = package.manifest, settings.limits
         text, image = manifest.preprocessing.text, manifest.preprocessing.image
         self._tokenizer = None if text is None else Tokenizer.open(package.folder, text)
-        self._reader = None if image is None else ImageReader(image, manifest, limits.pixels)
+        self._reader = None if image is None else ImageReader(image, manifest, limits)
         self._max_length, self._max_text_length = manifest.limits.get("length"), limits.text
         self._has_segments = any(port.name == "segments" for port in manifest.graphs["model"].inputs)
         self._label_names = manifest.labels or ()
@@ -79,8 +79,10 @@ class Classification(ForwardPassTask):
     def parse(self, request: pb.ClassifyRequest, deadline: float | None) -> Submission[WithUsage[tuple[Label, ...]]]:
         check_inputs(request.input, "input")
         options = Options(optional(request, "top_k"), optional(request, "threshold"))
+        budget = None if self._reader is None else self._reader.budget()
         inputs = [
-            self._parse_input(item, f"input[{index}]", options, deadline) for index, item in enumerate(request.input)
+            self._parse_input(item, f"input[{index}]", options, deadline, budget)
+            for index, item in enumerate(request.input)
         ]
         return Submission(inputs, cost=_preprocessing_cost(request))
 
@@ -98,21 +100,27 @@ class Classification(ForwardPassTask):
         return self.submit(arrays, partial(self.postprocess, options=options), started=started, deadline=deadline)
 
     def submit_image(
-        self, image: bytes, *, options: Options = ALL_LABELS, deadline: float | None = None, field: str = "image"
+        self,
+        image: bytes,
+        *,
+        options: Options = ALL_LABELS,
+        deadline: float | None = None,
+        field: str = "image",
+        budget: ImageBudget | None = None,
     ) -> PendingLabels:
         started = time.monotonic()
-        arrays = self.prepare_image(image, field=field)
+        arrays = self.prepare_image(image, field=field, budget=budget)
         return self.submit(arrays, partial(self.postprocess, options=options), started=started, deadline=deadline)
 
     def _parse_input(
-        self, item: pb.Input, field: str, options: Options, deadline: float | None
+        self, item: pb.Input, field: str, options: Options, deadline: float | None, budget: ImageBudget | None
     ) -> Callable[[], PendingLabels]:
         content = item.WhichOneof("content")
         if content is None:
             raise InputError(f"{field} is empty; set image, text or text_pair", field=field)
         shared: Any = {"options": options, "deadline": deadline, "field": f"{field}.{content}"}
         if content == "image":
-            return partial(self.submit_image, item.image.data, **shared)
+            return partial(self.submit_image, item.image.data, budget=budget, **shared)
         texts = (item.text,) if content == "text" else (item.text_pair.first, item.text_pair.second)
         return partial(self.submit_text, *texts, **shared)
 
@@ -131,11 +139,11 @@ class Classification(ForwardPassTask):
         arrays = {"tokens": np.array(tokens, np.int64)}
         return arrays | {"segments": np.array(segments, np.int64)} if self._has_segments else arrays
 
-    def prepare_image(self, data: bytes, *, field: str = "image") -> Arrays:
+    def prepare_image(self, data: bytes, *, field: str = "image", budget: ImageBudget | None = None) -> Arrays:
         """Return `pixels` [3, height, width]."""
         if self._reader is None:
             raise InputError(f"{field} is an image; this model classifies texts", field=field)
-        return {"pixels": self._reader.read(data, field).pixels}
+        return {"pixels": self._reader.read(data, field, budget).pixels}
 
     def postprocess(self, outputs: Arrays, *, options: Options = ALL_LABELS) -> tuple[Label, ...]:
         """Return the labels in descending order of score."""

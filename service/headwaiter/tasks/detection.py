@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from headwaiter.package.manifest import Package
 from headwaiter.tasks.classification import softmax
 from headwaiter.tasks.errors import check_fraction, check_inputs, check_positive
 from headwaiter.tasks.forward_pass import ForwardPassTask, WithUsage
-from headwaiter.tasks.images import ImageReader, PreparedImage
+from headwaiter.tasks.images import ImageBudget, ImageReader, PreparedImage
 from headwaiter.tasks.messages import optional
 from headwaiter.tasks.model import ImageInput, Model, read_images
 from headwaiter.tasks.task import Submission, TaskMethod, UnaryMethod
@@ -68,7 +69,7 @@ class Detection(ForwardPassTask):
         super().__init__(package, engine, settings)
         image = self.manifest.preprocessing.image
         assert image is not None
-        self._reader = ImageReader(image, self.manifest, settings.limits.pixels)
+        self._reader = ImageReader(image, self.manifest, settings.limits)
         self._label_names = self.manifest.labels or ()
 
     def methods(self) -> Mapping[str, TaskMethod]:
@@ -80,22 +81,29 @@ class Detection(ForwardPassTask):
     def parse(self, request: pb.DetectRequest, deadline: float | None) -> Submission[WithUsage[Detections]]:
         check_inputs(request.image, "image")
         options = Options(optional(request, "threshold"), optional(request, "max_boxes"))
+        shared: Any = {"options": options, "deadline": deadline, "budget": self._reader.budget()}
         inputs = [
-            partial(self.submit_image, image.data, options=options, deadline=deadline, field=f"image[{index}]")
+            partial(self.submit_image, image.data, field=f"image[{index}]", **shared)
             for index, image in enumerate(request.image)
         ]
         return Submission(inputs, cost=None)
 
     def submit_image(
-        self, image: bytes, *, options: Options = DEFAULT_OPTIONS, deadline: float | None = None, field: str = "image"
+        self,
+        image: bytes,
+        *,
+        options: Options = DEFAULT_OPTIONS,
+        deadline: float | None = None,
+        field: str = "image",
+        budget: ImageBudget | None = None,
     ) -> Pending[WithUsage[Detections]]:
         started = time.monotonic()
-        prepared = self.prepare_image(image, field=field)
+        prepared = self.prepare_image(image, field=field, budget=budget)
         postprocess = partial(self.postprocess, image=prepared, options=options)
         return self.submit({"pixels": prepared.pixels}, postprocess, started=started, deadline=deadline)
 
-    def prepare_image(self, data: bytes, *, field: str = "image") -> PreparedImage:
-        return self._reader.read(data, field)
+    def prepare_image(self, data: bytes, *, field: str = "image", budget: ImageBudget | None = None) -> PreparedImage:
+        return self._reader.read(data, field, budget)
 
     def postprocess(self, outputs: Arrays, image: PreparedImage, *, options: Options = DEFAULT_OPTIONS) -> Detections:
         """Return the boxes in descending order of score."""

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from headwaiter.engine.settings import DEFAULT_LIMITS
+from headwaiter.engine.settings import DEFAULT_LIMITS, Limits
 from headwaiter.package.manifest import Manifest
 from headwaiter.package.preprocessing import ExactSize, ImageSettings, ShortestEdge
 from headwaiter.tasks.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 MAX_PIXELS = DEFAULT_LIMITS.pixels
+_BYTES_PER_PIXEL = 3 * np.dtype(np.float32).itemsize  # of a model input
 _MAX_SCANS = 100  # progressive files have about 10; each scan costs a pass over the whole image
 _JPEG, _START_OF_SCAN = b"\xff\xd8", b"\xff\xda"
 _EXIF_TRANSPOSE = {
@@ -43,16 +44,42 @@ class PreparedImage:
     height: int
 
 
+class ImageBudget:
+    """What the images of one request may cost together. They are charged before the work is done, in one thread."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pixels = self._bytes = 0
+
+    def charge_decoding(self, width: int, height: int, field: str) -> None:
+        self._pixels += width * height
+        if self._pixels > (limit := self._limits.request_pixels):
+            message = f"{field} brings the request to {self._pixels:,} pixels; the limit is {limit:,} for all images"
+            raise InputError(message, field=field, limit=limit)
+
+    def charge_preparation(self, width: int, height: int, field: str) -> None:
+        self._bytes += width * height * _BYTES_PER_PIXEL
+        if self._bytes > (limit := self._limits.prepared_mb) << 20:
+            size_mb = -(-self._bytes >> 20)
+            message = f"{field} brings the model inputs of the request to {size_mb:,} MiB; the limit is {limit:,} MiB"
+            raise InputError(message, field=field, limit=limit)
+
+
 class ImageReader:
     """Converts image files to the input of one model. Stateless, so threads may share it."""
 
-    def __init__(self, settings: ImageSettings, manifest: Manifest, max_pixels: int = MAX_PIXELS) -> None:
-        self._settings, self._max_pixels = settings, max_pixels
+    def __init__(self, settings: ImageSettings, manifest: Manifest, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._settings, self._limits = settings, limits
         self._fixed_size = manifest.limits.get("width"), manifest.limits.get("height")
 
-    def read(self, data: bytes, field: str = "image") -> PreparedImage:
-        image = decode(data, max_pixels=self._max_pixels, field=field)
-        pixels = prepare(image, self._settings, max_pixels=self._max_pixels, field=field)
+    def budget(self) -> ImageBudget:
+        """The budget of a new request; pass it with each of its images."""
+        return ImageBudget(self._limits)
+
+    def read(self, data: bytes, field: str = "image", budget: ImageBudget | None = None) -> PreparedImage:
+        max_pixels = self._limits.pixels
+        image = decode(data, max_pixels=max_pixels, field=field, budget=budget)
+        pixels = prepare(image, self._settings, max_pixels=max_pixels, field=field, budget=budget)
         _, height, width = pixels.shape
         expected = self._fixed_size[0] or width, self._fixed_size[1] or height
         if (width, height) != expected:  # possible if preprocessing does not resize
@@ -63,7 +90,9 @@ class ImageReader:
         return PreparedImage(pixels, image.width, image.height)
 
 
-def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, field: str = "image") -> Image.Image:
+def decode(
+    data: bytes, *, max_pixels: int = MAX_PIXELS, field: str = "image", budget: ImageBudget | None = None
+) -> Image.Image:
     """Decode the (first) image of a file and rotate it according to its EXIF orientation. The mode is not converted.
 
     16-bit greyscale is reduced to its upper 8 bits, as Pillow does for 16-bit colours. Raises `InputError`.
@@ -77,6 +106,8 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, field: str = "image") -
             field=field,
             limit=max_pixels,
         )
+    if budget is not None:
+        budget.charge_decoding(image.width, image.height, field)
     if data.startswith(_JPEG) and data.count(_START_OF_SCAN) > _MAX_SCANS:
         raise InputError(
             f"{field} is a JPEG with too many scans; the limit is {_MAX_SCANS}", field=field, limit=_MAX_SCANS
@@ -91,10 +122,17 @@ def decode(data: bytes, *, max_pixels: int = MAX_PIXELS, field: str = "image") -
 
 
 def prepare(
-    image: Image.Image, settings: ImageSettings, *, max_pixels: int = MAX_PIXELS, field: str = "image"
+    image: Image.Image,
+    settings: ImageSettings,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    field: str = "image",
+    budget: ImageBudget | None = None,
 ) -> NDArray[np.float32]:
     """Convert an image to float32 [3, height, width]. `max_pixels` limits the size after resizing."""
     target = None if settings.resize is None else _target_size(image, settings.resize, max_pixels, field)
+    if budget is not None:
+        budget.charge_preparation(*(target or image.size), field)
     image = _to_rgb(image, settings.white_behind_transparency)
     if target is not None:
         image = image.resize(target, Image.Resampling[settings.resample.upper()])

@@ -84,6 +84,8 @@ def test_render_model_args(folder: Path) -> None:
                 "new_tokens": 256,
                 "num_beams": 4,  # capped by max_sequences
                 "pixels": 32_000_000,
+                "request_pixels": 256_000_000,
+                "prepared_mb": 512,
                 "images": 64,
                 "message_mb": 32,
             },

@@ -17,7 +17,7 @@ from headwaiter.api.http.encoding import OFFLOAD_BYTES
 from headwaiter.api.http.fields import has_images, inputs_field
 from headwaiter.api.http.multipart import read_form, to_json_content
 from headwaiter.api.http.schema import request_adapter
-from headwaiter.api.http.validation_errors import to_input_error
+from headwaiter.api.http.validation_errors import check_structure, to_input_error
 from headwaiter.api.methods import Method
 from headwaiter.tasks.errors import InputError
 
@@ -53,6 +53,8 @@ class BodyReader:
 
     def message(self, content: Any) -> Message:
         """Validate JSON content and convert it to a request message. Raises InputError."""
+        if isinstance(content, dict | list):
+            check_structure(content, self.descriptor)
         try:
             values = request_adapter(self.descriptor).validate_python(content)
         except ValidationError as error:
