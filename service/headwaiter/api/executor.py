@@ -16,9 +16,10 @@ from google.protobuf.message import Message
 from headwaiter.api.context import RequestContext
 from headwaiter.engine.admission import PreprocessingBacklog
 from headwaiter.engine.futures import Pending
-from headwaiter.engine.jobs import DeadlineError
+from headwaiter.engine.jobs import DeadlineError, job_group
 from headwaiter.tasks import results
-from headwaiter.tasks.task import Result, Submission
+from headwaiter.tasks.task import Result, StreamSubmission, Submission
+from headwaiter.tasks.text_generation import GeneratedTextStream
 from headwaiter.v1.common_pb2 import Model, Timing, Usage
 
 ResultT = TypeVar("ResultT", bound=Result)
@@ -72,6 +73,9 @@ class RequestExecutor:
             group.cancel()
             raise
 
+    async def begin_stream(self, submission: StreamSubmission) -> GeneratedTextStream:
+        return await self.run_preprocessing(partial(_begin_stream, submission), submission.cost)
+
     async def run_preprocessing(self, fn: Callable[[], Prepared], cost: int | None) -> Prepared:
         """Run `fn` in the thread pool, or inline if `cost` is small. If the caller is cancelled, cancel the result of
         `fn` once it exists."""
@@ -124,16 +128,22 @@ def _submit_all(
 ) -> _PendingGroup[ResultT]:
     group: _PendingGroup[ResultT] = _PendingGroup([])
     try:
-        for submit in inputs:
-            if cancelled.is_set():
-                raise _RequestCancelledError
-            if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineError("the deadline passed during preprocessing")
-            group.members.append(submit())
+        with job_group(len(inputs)):
+            for submit in inputs:
+                if cancelled.is_set():
+                    raise _RequestCancelledError
+                if deadline is not None and time.monotonic() > deadline:
+                    raise DeadlineError("the deadline passed during preprocessing")
+                group.members.append(submit())
     except BaseException:
         group.cancel()
         raise
     return group
+
+
+def _begin_stream(submission: StreamSubmission) -> GeneratedTextStream:
+    with job_group(1):
+        return submission.begin()
 
 
 def _cancel_result(future: asyncio.Future[Any]) -> None:

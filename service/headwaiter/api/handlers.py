@@ -58,8 +58,7 @@ def _text_stream(executor: RequestExecutor, method: TextStreamMethod[Any]) -> St
 
     async def handle(request: Message, context: RequestContext) -> AsyncGenerator[Message, None]:
         """Yield a `delta` event for each piece of text as it is generated, then one `done` event."""
-        submission = method.parse(request, context.deadline)
-        stream = await executor.run_preprocessing(submission.begin, submission.cost)
+        stream = await executor.begin_stream(method.parse(request, context.deadline))
         try:
             last_token_at = None
             async with aclosing(stream.__aiter__()) as deltas:  # type: ignore[type-var]

@@ -88,7 +88,11 @@ class ModelServer(Servicer, Health):
     def observe(self) -> None:
         """Record the engine's counters; called about once per second and on close."""
         snapshot = self.model.counters
-        snapshot["estimated_wait_seconds"] = self.model.engine.estimated_wait() or 0.0
+        queue = self.model.engine.queue
+        wait = queue.estimated_wait()
+        snapshot["estimated_wait_seconds"] = wait.seconds if wait is not None else 0.0
+        snapshot["observed_wait_seconds"] = queue.calibration.observed_seconds
+        snapshot["wait_error_seconds"] = queue.calibration.error_seconds
         if self.model.manifest.policy is not None:
             snapshot["episodes_open"] = snapshot["slots_in_use"]
         self.metrics.observe_engine(snapshot)

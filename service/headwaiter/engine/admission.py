@@ -9,7 +9,7 @@ from typing import Any
 from headwaiter.engine.jobs import QueueFullError
 from headwaiter.engine.worker import Engine
 
-_MAX_QUEUED_JOBS = 4096
+MAX_QUEUED_JOBS = 4096
 _MAX_QUEUED_WITHOUT_ESTIMATE = 1024  # jobs, while there is no throughput estimate
 _MAX_RETRY_SECONDS = 30.0
 _EWMA_ALPHA = 0.1
@@ -42,8 +42,9 @@ class PreprocessingBacklog:
 class AdmissionController:
     """Accepts or rejects requests for one engine.
 
-    A request is rejected if its estimated wait exceeds `max_wait_seconds` or the queue is at its capacity. The jobs of
-    an accepted request are queued without another check: their cost counts for the requests that follow.
+    A request is rejected if the estimated wait of its first job exceeds `max_wait_seconds` or the queue is at its
+    capacity. The jobs of an accepted request are queued without another check. The queue is fair, so jobs of requests
+    with many jobs delay the requests that follow only by their share.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class AdmissionController:
 
     def admit(self) -> None:
         """Raise QueueFullError if a request that is submitted now would wait too long."""
-        queued, wait = len(self._engine.queue.jobs), self._engine.estimated_wait()
-        if queued >= (_MAX_QUEUED_WITHOUT_ESTIMATE if wait is None else _MAX_QUEUED_JOBS):
+        queued, wait = len(self._engine.queue.jobs), self._engine.queue.estimated_wait()
+        if queued >= (_MAX_QUEUED_WITHOUT_ESTIMATE if wait is None else MAX_QUEUED_JOBS):
             raise QueueFullError(f"{self._name} is overloaded: {queued:,} jobs are queued; retry later")
-        total_wait = (wait or 0.0) + (self._preprocessing.estimated_wait() if self._preprocessing else 0.0)
+        total_wait = wait.seconds if wait is not None else 0.0
+        if self._preprocessing is not None:
+            total_wait += self._preprocessing.estimated_wait()
         if total_wait > self._max_wait_seconds:
             raise QueueFullError(
                 f"{self._name} is overloaded: the estimated wait is {total_wait:,.1f} s; "

@@ -131,9 +131,8 @@ class Batcher(Worker[ForwardJob]):
             waiting = self.queue.jobs
             if not waiting:  # another worker has dequeued them
                 return []
-            batch = set(form_batch([job.input_shape for job in islice(waiting, _MAX_SCANNED_JOBS)], self._budget))
-            jobs = [waiting[index] for index in sorted(batch)]
-            self.queue.replace(job for index, job in enumerate(waiting) if index not in batch)
+            input_shapes = [job.input_shape for job in islice(waiting, _MAX_SCANNED_JOBS)]
+            jobs = self.queue.take(form_batch(input_shapes, self._budget))
         now = time.monotonic()
         alive = [job for job in jobs if not job.is_expired(now)]
         self.counters.cancelled += len(jobs) - len(alive)
@@ -142,8 +141,7 @@ class Batcher(Worker[ForwardJob]):
     def _run(self, jobs: Sequence[ForwardJob]) -> None:
         start = time.monotonic()
         for job in jobs:
-            job.start(start)
-            self.counters.queue_seconds += start - job.submitted
+            self.start_job(job, start)
         self.counters.slots_in_use = len(jobs)
         for job, error in isolate_failures(jobs, partial(self._run_batch, start=start)):
             self.counters.failed += 1

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
+from threading import Event
 
 import numpy as np
 
@@ -36,6 +37,8 @@ _SINGLE_WORKER_SLOTS = 8  # up to this many slots, one worker is as fast as seve
 _MIN_SLOTS_PER_WORKER = 16
 _FULL_LOGITS_COST = 2.0  # of a step that selects from the whole vocabulary; an estimate, relative to other steps
 _EWMA_DECAY = 0.95  # of the expected steps, per finished job
+_YIELDING_WORKERS = 2  # a short request profits little from more, because virtual processors come in pairs
+_RESERVED_SLOTS = 8  # of the worker that is reserved for short requests
 
 
 class Decoder(Worker[DecodeJob]):
@@ -54,15 +57,20 @@ class Decoder(Worker[DecodeJob]):
         self.scheduler = Scheduler()
         self.sequences: list[ActiveSequence] = []  # sequences[i] occupies slot i
         self.running: dict[DecodeJob, None] = {}  # an ordered set, in order of admission
-        self.counters.slots = slots
+        self.long_jobs = 0  # that run and belong to long requests
+        self._step_seconds = 0.0  # duration of the last step
+        self.slots = self.counters.slots = slots
         self._expected_steps = float(_INITIAL_STEPS_ESTIMATE)
         self._max_source_length = session.package.manifest.limits.get("source", 0)
 
     def submit(self, job: DecodeJob) -> None:
-        if job.params.num_beams > self.counters.slots:
-            raise ValueError(f"`num_beams` is {job.params.num_beams}; the maximum is {self.counters.slots}")
+        if job.params.num_beams > self.slots:
+            raise ValueError(f"`num_beams` is {job.params.num_beams}; the maximum is {self.slots}")
         # The last generated token is not cached, so there is room for one token more than the cache has.
         job.limit_new_tokens(self.runner.cache.max_length - len(job.prompt) + 1)
+        slots = job.group.size * job.params.num_beams
+        job.is_short = slots <= _RESERVED_SLOTS
+        job.is_long = slots > self.slots // 2
         super().submit(job)
 
     def is_busy(self) -> bool:
@@ -73,7 +81,7 @@ class Decoder(Worker[DecodeJob]):
         return cost * job.params.num_beams * min(self._expected_steps, job.params.max_new_tokens)
 
     def free_slots(self) -> int:
-        return self.counters.slots - len(self.sequences)
+        return self.slots - len(self.sequences)
 
     def active_slots(self) -> int:
         return len(self.sequences)
@@ -82,17 +90,36 @@ class Decoder(Worker[DecodeJob]):
         return list(self.running)
 
     def step(self) -> None:
+        self._yield_to_reserved_worker()
+        start = time.monotonic()
         self._release_expired()
         self._admit(self._dequeue_jobs())
         if self.sequences:
             self._select_tokens(*self._run_decoder())
+        self._step_seconds = time.monotonic() - start
+
+    def _yield_to_reserved_worker(self) -> None:
+        """Leave the processor to the short requests, if this is one of the first workers and it runs a long request.
+
+        It waits at most for the time of its last step, so the long request keeps at least half of its pace.
+        """
+        reserved = self.queue.reserved_worker
+        if self.long_jobs and reserved is not None and self in self.queue.workers[:_YIELDING_WORKERS]:
+            reserved.is_idle.wait(self._step_seconds)
 
     def _dequeue_jobs(self) -> list[DecodeJob]:
         with self.queue.condition:
             free_slots = min(self.free_slots(), self._slot_quota() - len(self.sequences))
-            jobs = self.scheduler.select(self.queue.jobs, free_slots, len(self.sequences))
-            self.queue.mark_dequeued(jobs)
-            return jobs
+            return self.queue.take(
+                self.scheduler.select(self.queue.jobs, free_slots, len(self.sequences), self._is_eligible)
+            )
+
+    def _is_eligible(self, job: DecodeJob) -> bool:
+        """Whether this worker may admit the job. Beside long requests, the reserved worker takes the short ones."""
+        reserved = self.queue.reserved_worker
+        has_long_requests = self.long_jobs or self.queue.long_jobs
+        is_reserved = job.is_short and reserved is not None and reserved.free_slots() >= job.params.num_beams
+        return not (has_long_requests and is_reserved)
 
     def _slot_quota(self) -> int:
         """Maximum slots for this worker: an equal share of all active and queued sequences.
@@ -100,7 +127,7 @@ class Decoder(Worker[DecodeJob]):
         It is at least `_SINGLE_WORKER_SLOTS`, and enough for the first queued job.
         """
         workers = self.queue.workers
-        queued = [job.params.num_beams for job in islice(self.queue.jobs, len(workers) * self.counters.slots)]
+        queued = [job.params.num_beams for job in islice(self.queue.jobs, len(workers) * self.slots)]
         total = sum(queued) + sum(worker.active_slots() for worker in workers)
         return max(_SINGLE_WORKER_SLOTS, *queued[:1], -(-total // len(workers)))
 
@@ -120,9 +147,9 @@ class Decoder(Worker[DecodeJob]):
             return
         now = time.monotonic()
         for job in jobs:
-            job.start(now)
-            self.counters.queue_seconds += now - job.submitted
+            self.start_job(job, now)
             self.running[job] = None
+            self.long_jobs += job.is_long
             for _ in range(job.params.num_beams):
                 sequence = ActiveSequence(len(self.sequences), job, 0, job.prompt[-1])
                 job.sequences.append(sequence)
@@ -282,6 +309,7 @@ class Decoder(Worker[DecodeJob]):
     def _release(self, job: DecodeJob) -> None:
         """Free the slots of a job and move the last sequences into them, so that active slots stay contiguous."""
         del self.running[job]
+        self.long_jobs -= job.is_long
         for sequence in sorted(job.sequences, key=lambda sequence: -sequence.slot):
             last = self.sequences.pop()
             if last is not sequence:
@@ -292,15 +320,66 @@ class Decoder(Worker[DecodeJob]):
         self.counters.slots_in_use = len(self.sequences)
 
 
+class ReservedDecoder(Decoder):
+    """A worker with few slots that runs short requests while all other workers are occupied by long ones.
+
+    The operating system divides the processors between the workers, so a short request runs at the pace of its own
+    small batch instead of that of the large ones. Its slots are in addition to those of the other workers.
+    """
+
+    def __init__(self, session: Session, *, max_length: int, queue: JobQueue[DecodeJob]) -> None:
+        super().__init__(session, slots=_RESERVED_SLOTS, max_length=max_length, queue=queue)
+        self.counters.slots = 0
+        queue.workers.remove(self)
+        queue.reserved_worker = self
+        self.work_condition = queue.reserved_condition
+        self.is_idle = Event()
+        self.is_idle.set()
+
+    def step(self) -> None:
+        self.is_idle.clear()
+        super().step()
+        if not self.is_busy():
+            self.is_idle.set()
+
+    def abort_running(self) -> list[DecodeJob]:
+        self.is_idle.set()
+        return super().abort_running()
+
+    def _yield_to_reserved_worker(self) -> None:
+        pass
+
+    def is_busy(self) -> bool:
+        return bool(self.running or (self.queue.short_jobs and self._is_needed()))
+
+    def _is_needed(self) -> bool:
+        """Whether long requests wait, or run in all other workers."""
+        return self.queue.long_jobs > 0 or all(worker.long_jobs for worker in self.queue.workers)
+
+    def _is_eligible(self, job: DecodeJob) -> bool:
+        return job.is_short and self._is_needed()
+
+    def _slot_quota(self) -> int:
+        return self.slots
+
+    def _most_workers_busy(self) -> bool:
+        return True
+
+
 def open_decoder(session: Session, *, slots: int, max_length: int, max_beams: int = 1) -> Engine[DecodeJob]:
     """Open a decoder with one worker per thread, but at least `_MIN_SLOTS_PER_WORKER` slots per worker.
 
     With fewer slots, the matrix products of a worker are too small to be efficient. A worker has at least `max_beams`
-    slots, because the beams of a job share a worker.
+    slots, because the beams of a job share a worker. If there are many slots, another worker is reserved for short
+    requests; on a device it is not needed, because a step takes about as long for many sequences as for one.
     """
     workers = max(1, min(session.threads, slots // max(_MIN_SLOTS_PER_WORKER, max_beams)))
-    if session.device != "cpu" or workers == 1:
+    if session.device != "cpu" or slots < 2 * _RESERVED_SLOTS:
         return Decoder(session, slots=slots, max_length=max_length)
     session.open_reduced_sessions(workers)
     slot_counts = [slots // workers + (index < slots % workers) for index in range(workers)]
-    return WorkerPool(session, [partial(Decoder, session, slots=count, max_length=max_length) for count in slot_counts])
+    return WorkerPool(
+        session,
+        [partial(Decoder, session, slots=count, max_length=max_length) for count in slot_counts],
+        reserved=partial(ReservedDecoder, session, max_length=max_length),
+    )

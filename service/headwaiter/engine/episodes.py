@@ -192,8 +192,7 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
             elif job.episode is not None and job.episode.closed_reason is not None:
                 job.fail(EpisodeClosedError(f"the episode is closed: {job.episode.closed_reason}"))
             else:
-                job.start(now)
-                self.counters.queue_seconds += now - job.submitted
+                self.start_job(job, now)
                 alive.append(job)
         batched = [
             job

@@ -1,6 +1,9 @@
-"""Throughput estimate of an engine under backlog, from which queueing delays are derived."""
+"""Throughput estimate of an engine under backlog, from which queueing delays are derived, and their calibration."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 _HALF_LIFE_SECONDS = 3.0  # of busy time, after which an observation has half its weight
 
@@ -23,3 +26,35 @@ class ThroughputEstimator:
         if not self._work or self._seconds < _MIN_OBSERVED_SECONDS:
             return None
         return self._work / self._seconds
+
+
+_MIN_CALIBRATED_SECONDS = 0.05  # shorter waits depend on the length of a step more than on the backlog
+_CALIBRATION_ALPHA = 0.05
+_MAX_CORRECTION = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEstimate:
+    """Estimated queueing delay in seconds, and the same without calibration."""
+
+    seconds: float
+    uncalibrated: float
+
+
+class WaitCalibration:
+    """Compares estimated with observed waits, and corrects the estimates by their mean ratio."""
+
+    def __init__(self) -> None:
+        self._log_ratio = 0.0  # exponentially weighted mean
+        self.observed_seconds = self.error_seconds = 0.0  # sums, for the metrics
+
+    def estimate(self, uncalibrated: float) -> WaitEstimate:
+        return WaitEstimate(uncalibrated * math.exp(self._log_ratio), uncalibrated)
+
+    def record(self, estimate: WaitEstimate, observed: float) -> None:
+        if estimate.uncalibrated < _MIN_CALIBRATED_SECONDS:
+            return
+        self.observed_seconds += observed
+        self.error_seconds += abs(estimate.seconds - observed)
+        ratio = min(max(observed / estimate.uncalibrated, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
+        self._log_ratio += _CALIBRATION_ALPHA * (math.log(ratio) - self._log_ratio)

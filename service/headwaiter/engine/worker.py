@@ -35,9 +35,6 @@ class Engine(Protocol[JobT]):
     def submit(self, job: JobT) -> None:
         """Enqueue a job. Raises `ClosedError`."""
 
-    def estimated_wait(self) -> float | None:
-        """Estimated queueing delay in seconds, or None until enough work under backlog has been observed."""
-
     def close(self, *, drain: bool = True) -> None:
         """Finish the accepted jobs, or fail them with `ClosedError` if not `drain`; then join the threads."""
 
@@ -50,7 +47,9 @@ class Worker(ABC, Generic[JobT]):
         self.counters = EngineCounters()
         self.queue: JobQueue[JobT] = JobQueue(self.counters) if queue is None else queue
         self.queue.workers.append(self)
+        self.work_condition = self.queue.condition
         self.throughput = ThroughputEstimator()
+        self.long_jobs = 0
         self._work_done = 0.0
         name = session.package.manifest.name
         self._thread = threading.Thread(target=self._run_loop, name=f"engine {name}", daemon=True)
@@ -72,9 +71,6 @@ class Worker(ABC, Generic[JobT]):
     def join(self) -> None:
         self._thread.join()
 
-    def estimated_wait(self) -> float | None:
-        return estimate_seconds(self.queue.backlog_work(self.free_slots()), self.throughput.rate)
-
     def active_slots(self) -> int:
         return self.counters.slots_in_use
 
@@ -85,6 +81,14 @@ class Worker(ABC, Generic[JobT]):
     @abstractmethod
     def estimate_work(self, job: JobT) -> float:
         """Estimated cost of a job, in the unit of `record_work`."""
+
+    def start_job(self, job: JobT, now: float) -> None:
+        """Mark a job as started and record how long it has waited."""
+        job.start(now)
+        waited = now - job.submitted
+        self.counters.queue_seconds += waited
+        if job.wait_estimate is not None:
+            self.queue.calibration.record(job.wait_estimate, waited)
 
     def record_work(self, work: float) -> None:
         self._work_done += work
@@ -125,10 +129,4 @@ class Worker(ABC, Generic[JobT]):
                     return False
                 if self.is_busy():
                     return True
-                self.queue.condition.wait()
-
-
-def estimate_seconds(work: float, rate: float | None) -> float | None:
-    if not work:
-        return 0.0
-    return None if rate is None else work / rate
+                self.work_condition.wait()

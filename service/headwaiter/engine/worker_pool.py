@@ -10,39 +10,44 @@ from headwaiter.engine.counters import EngineCounters
 from headwaiter.engine.job_queue import JobQueue
 from headwaiter.engine.jobs import Job
 from headwaiter.engine.session import Session
-from headwaiter.engine.worker import Worker, estimate_seconds
+from headwaiter.engine.worker import Worker
 
 JobT = TypeVar("JobT", bound=Job[Any])
 
 
 class WorkerPool(Generic[JobT]):
-    def __init__(self, session: Session, factories: Iterable[Callable[..., Worker[JobT]]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        factories: Iterable[Callable[..., Worker[JobT]]],
+        *,
+        reserved: Callable[..., Worker[JobT]] | None = None,
+    ) -> None:
         self.session = session
         self.queue: JobQueue[JobT] = JobQueue(EngineCounters())
         self.workers = [factory(queue=self.queue) for factory in factories]
+        self.reserved = None if reserved is None else reserved(queue=self.queue)
+
+    @property
+    def all_workers(self) -> list[Worker[JobT]]:
+        return self.workers if self.reserved is None else [*self.workers, self.reserved]
 
     def start(self) -> None:
-        for worker in self.workers:
+        for worker in self.all_workers:
             worker.start()
 
     @property
     def is_alive(self) -> bool:
-        return all(worker.is_alive for worker in self.workers)
+        return all(worker.is_alive for worker in self.all_workers)
 
     @property
     def counters(self) -> EngineCounters:
-        return EngineCounters.total([self.queue.counters, *(worker.counters for worker in self.workers)])
+        return EngineCounters.total([self.queue.counters, *(worker.counters for worker in self.all_workers)])
 
     def submit(self, job: JobT) -> None:
         self.workers[0].submit(job)
 
     def close(self, *, drain: bool = True) -> None:
         self.queue.close(drain=drain)
-        for worker in self.workers:
+        for worker in self.all_workers:
             worker.join()
-
-    def estimated_wait(self) -> float | None:
-        free_slots = sum(worker.free_slots() for worker in self.workers)
-        rates = [worker.throughput.rate for worker in self.workers if worker.throughput.rate is not None]
-        rate = sum(rates) / len(rates) * len(self.workers) if rates else None
-        return estimate_seconds(self.queue.backlog_work(free_slots), rate)

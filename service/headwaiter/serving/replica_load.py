@@ -17,7 +17,7 @@ class LoadGauge:
         self._last_read, self._last_work_seconds = time.monotonic(), self._work_seconds()
 
     def read(self) -> dict[str, float]:
-        return {UTILISATION: self._utilisation(), ESTIMATED_WAIT: self._engine.estimated_wait() or 0.0}
+        return {UTILISATION: self._utilisation(), ESTIMATED_WAIT: self._engine.queue.backlog_seconds() or 0.0}
 
     def _utilisation(self) -> float:
         counters, now = self._engine.counters, time.monotonic()

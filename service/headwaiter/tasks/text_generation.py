@@ -9,8 +9,10 @@ from functools import partial
 from itertools import chain
 from typing import Protocol
 
+from headwaiter.engine.admission import MAX_QUEUED_JOBS
 from headwaiter.engine.factory import decoder_max_length
 from headwaiter.engine.futures import Pending, Stream
+from headwaiter.engine.jobs import expect_jobs
 from headwaiter.engine.sequence import DecodeJob, DecodingResult
 from headwaiter.engine.session import Arrays
 from headwaiter.engine.settings import ModelSettings
@@ -66,6 +68,11 @@ class TextGenerationTask(Task[Engine[DecodeJob]]):
         `on_token(input index, token)` is called on the engine's thread. If one job is rejected, all are cancelled.
         """
         parameters = resolve(decoding, self.defaults, self.decoding_limits)
+        if (total := expect_jobs(len(inputs) * len(parameters))) > MAX_QUEUED_JOBS:
+            message = (
+                f"the request has at least {total:,} sentences; the limit is {MAX_QUEUED_JOBS:,}: send it in parts"
+            )
+            raise InputError(message, field="", limit=MAX_QUEUED_JOBS)
         jobs = []
         for index, decoder_input in enumerate(inputs):
             callback = None if on_token is None else partial(on_token, index)

@@ -248,12 +248,13 @@ async def test_long_histories_are_preprocessed_off_the_event_loop(packages: Pack
 async def test_overloaded_model_rejects_request_immediately(packages: Packages) -> None:
     async with serving(packages, "gpt2", max_sequences=2, limits={"max_queue_wait_ms": 20}) as (channel, model_server):
         stub = generation_pb2_grpc.GenerationStub(channel)
-        long = generation_pb2.GenerateRequest(
-            prompt=["ab"] * 250, decoding=common_pb2.Decoding(max_new_tokens=60, num_beams=1)
+        request = generation_pb2.GenerateRequest(
+            prompt=["ab"] * 2, decoding=common_pb2.Decoding(max_new_tokens=60, num_beams=1)
         )
         # Enough work for a fast machine to observe its throughput under backlog.
-        calls = [asyncio.ensure_future(_await_call(stub.Generate(long))) for _ in range(4)]
-        while not model_server.model.engine.estimated_wait():
+        calls = [asyncio.ensure_future(_await_call(stub.Generate(request))) for _ in range(500)]
+        queue = model_server.model.engine.queue
+        while (wait := queue.estimated_wait()) is None or not wait.seconds:
             assert not all(call.done() for call in calls)
             await asyncio.sleep(0.001)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -264,8 +265,37 @@ async def test_overloaded_model_rejects_request_immediately(packages: Packages) 
         rejected = [outcome for outcome in outcomes if isinstance(outcome, grpc.aio.AioRpcError)]  # arrived last
         assert {error.code() for error in rejected} <= {grpc.StatusCode.RESOURCE_EXHAUSTED}
         answered = [len(outcome.results) for outcome in outcomes if not isinstance(outcome, BaseException)]
-        assert answered == [250] * (4 - len(rejected)) != []
+        assert answered == [2] * (len(calls) - len(rejected)) != []
         await stub.Generate(generation_pb2.GenerateRequest(prompt=["ab"], decoding=GREEDY))
+
+
+async def test_request_beside_long_ones_is_accepted(packages: Packages) -> None:
+    """The jobs of requests that came earlier do not count if they come later in the fair order of the queue."""
+    async with serving(packages, "gpt2", max_sequences=2, limits={"max_queue_wait_ms": 20}) as (channel, model_server):
+        stub = generation_pb2_grpc.GenerationStub(channel)
+        long = generation_pb2.GenerateRequest(
+            prompt=["ab"] * 250, decoding=common_pb2.Decoding(max_new_tokens=60, num_beams=1)
+        )
+        calls = [asyncio.ensure_future(_await_call(stub.Generate(long))) for _ in range(2)]
+        queue = model_server.model.engine.queue
+        while (backlog := queue.backlog_seconds()) is None or backlog < 0.1:
+            assert not all(call.done() for call in calls)
+            await asyncio.sleep(0.001)
+        await stub.Generate(generation_pb2.GenerateRequest(prompt=["ab"], decoding=GREEDY))
+        assert not any(call.done() for call in calls), "it was answered before those that came earlier"
+        assert [len(response.results) for response in await asyncio.gather(*calls)] == [250, 250]
+
+
+async def test_more_sentences_than_the_queue_holds_are_an_invalid_argument(packages: Packages) -> None:
+    async with serving(packages, "marian") as (channel, model_server):
+        stub = translation_pb2_grpc.TranslationStub(channel)
+        text = "你好。" * 40
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Translate(translation_pb2.TranslateRequest(text=[text] * 256))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "sentences; the limit is 4,096: send it in parts" in caught.value.details()
+        await stub.Translate(translation_pb2.TranslateRequest(text=["a"]))
+        assert model_server.model.counters["slots_in_use"] == 0
 
 
 async def _await_call(call: Any) -> Any:

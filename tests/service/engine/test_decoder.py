@@ -6,7 +6,6 @@ import gc
 import itertools
 import os
 import time
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,14 +189,20 @@ def test_scheduler_random_queue_selects_in_order(
 ) -> None:
     params = DecodingParameters(max_new_tokens=4, eos_token_ids=frozenset())
     queue = [DecodeJob({}, n, (1,), replace(params, num_beams=b)) for b, n in zip(num_beams, lengths, strict=False)]
-    waiting = deque(queue)
-    selected = Scheduler().select(waiting, free_slots, running)
-    assert [*selected, *waiting] == queue
+    indices = Scheduler().select(queue, free_slots, running)
+    selected, waiting = queue[: len(indices)], queue[len(indices) :]
+    assert indices == list(range(len(indices))), "no job overtakes another"
     assert sum(job.params.num_beams for job in selected) <= free_slots
     if queue and queue[0].params.num_beams <= free_slots:
         assert selected
     if not running and waiting:
         assert sum(job.params.num_beams for job in selected) + waiting[0].params.num_beams > free_slots
+
+
+def test_scheduler_ineligible_jobs_are_skipped() -> None:
+    params = DecodingParameters(max_new_tokens=4, eos_token_ids=frozenset())
+    queue = [DecodeJob({}, length, (1,), params) for length in (1, 2, 3, 4, 5)]
+    assert Scheduler().select(queue, 2, 3, lambda job: job.source_length % 2 == 0) == [1, 3]
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 3}, {"sampling": Sampling(top_k=5)}, {}])

@@ -8,7 +8,8 @@ import pytest
 
 from headwaiter.engine.counters import EngineCounters
 from headwaiter.engine.job_queue import JobQueue
-from headwaiter.engine.jobs import DeadlineError, Job
+from headwaiter.engine.jobs import DeadlineError, Job, job_group
+from headwaiter.engine.throughput import ThroughputEstimator
 
 
 class InspectedJob(Job[int]):
@@ -66,3 +67,77 @@ def test_purge_expired_nothing_expired_does_not_scan_queue() -> None:
 
     queue.purge_expired()
     assert InspectedJob.inspections == before
+
+
+def put_group(queue: JobQueue[Job[int]], size: int, work: float = 1.0) -> list[Job[int]]:
+    with job_group(size):
+        jobs: list[Job[int]] = [Job() for _ in range(size)]
+    for job in jobs:
+        queue.put(job, work)
+    return jobs
+
+
+def test_put_single_jobs_are_served_in_order_of_arrival() -> None:
+    queue: JobQueue[Job[int]] = JobQueue(EngineCounters())
+    jobs = [job for _ in range(5) for job in put_group(queue, 1)]
+    first = queue.take([0, 1])
+    later = put_group(queue, 1)
+    assert first + list(queue.jobs) == jobs + later
+
+
+def test_put_later_request_comes_before_the_rest_of_a_long_one() -> None:
+    queue: JobQueue[Job[int]] = JobQueue(EngineCounters())
+    long = put_group(queue, 300)
+    assert queue.take(range(64)) == long[:64]
+    short = put_group(queue, 1)
+    assert queue.take([0]) == short
+    assert list(queue.jobs) == long[64:]
+
+
+def test_put_requests_share_by_work() -> None:
+    queue: JobQueue[Job[int]] = JobQueue(EngineCounters())
+    cheap, expensive = put_group(queue, 40, work=1.0), put_group(queue, 40, work=4.0)
+    served = queue.take(range(25))
+    assert sum(job in cheap for job in served) == 20
+    assert sum(job in expensive for job in served) == 5
+
+
+def test_take_from_the_middle_keeps_the_order_and_the_work() -> None:
+    queue: JobQueue[Job[int]] = JobQueue(EngineCounters())
+    jobs = put_group(queue, 6)
+    assert queue.take([1, 4]) == [jobs[1], jobs[4]]
+    assert list(queue.jobs) == [jobs[0], jobs[2], jobs[3], jobs[5]]
+    assert (queue.work, queue.counters.waiting) == (4.0, 4)
+
+
+class OneSlotWorker:
+    """A worker without free slots that does one unit of work per second."""
+
+    long_jobs = 0
+
+    def __init__(self) -> None:
+        self.throughput = ThroughputEstimator()
+        self.throughput.record(10, 10.0)
+
+    def active_slots(self) -> int:
+        return 1
+
+    def free_slots(self) -> int:
+        return 0
+
+
+def test_estimated_wait_counts_only_the_jobs_before_a_new_request() -> None:
+    queue: JobQueue[Job[int]] = JobQueue(EngineCounters())
+    queue.workers.append(OneSlotWorker())
+    put_group(queue, 100)
+    put_group(queue, 100)
+    queue.take([0, 1])
+    estimate = queue.estimated_wait()
+    assert estimate is not None
+    assert estimate.seconds == 0, "of each long request one job has been started"
+    for _ in range(3):
+        put_group(queue, 1)
+    estimate = queue.estimated_wait()
+    assert estimate is not None
+    assert estimate.seconds == pytest.approx(3)
+    assert queue.backlog_seconds() == pytest.approx(201)

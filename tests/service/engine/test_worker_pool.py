@@ -123,14 +123,14 @@ def test_worker_pool_wide_beams_all_finish(package: Package) -> None:
 
 def test_estimated_wait_two_workers_uses_combined_throughput(package: Package) -> None:
     with two_workers(package) as pool:
-        assert pool.estimated_wait() == 0
+        assert pool.queue.backlog_seconds() == 0
         for job in decode_jobs(package, 200, max_new_tokens=10):
             pool.submit(job)
-        assert pool.estimated_wait() is None, "no throughput was observed"
+        assert pool.queue.backlog_seconds() is None, "no throughput was observed"
         pool.workers[0].throughput.record(1000, 1.0)
-        first_only = pool.estimated_wait()
+        first_only = pool.queue.backlog_seconds()
         pool.workers[1].throughput.record(3000, 1.0)
-        both = pool.estimated_wait()
+        both = pool.queue.backlog_seconds()
         assert first_only is not None
         assert both == pytest.approx(first_only / 2)
         pool.start()

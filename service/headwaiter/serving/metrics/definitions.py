@@ -88,6 +88,12 @@ ENGINE_COUNTERS = {
     "elements": _counter("batch_elements", "Elements of batched inputs, padding included."),
     "padding_elements": _counter("batch_padding_elements", "Padding elements of batched inputs."),
     "queue_seconds": _counter("engine_queue_seconds", "Seconds that jobs spent in the queue."),
+    "observed_wait_seconds": _counter(
+        "queue_wait_observed_seconds", "Queueing delays of requests for which one was estimated, in seconds."
+    ),
+    "wait_error_seconds": _counter(
+        "queue_wait_estimate_error_seconds", "Absolute errors of the estimated queueing delays, in seconds."
+    ),
     "encode_seconds": _counter("engine_encode_seconds", "Seconds that the engine spent encoding inputs."),
     "decode_seconds": _counter("engine_decode_seconds", "Seconds that the engine spent decoding outputs."),
 }
@@ -99,7 +105,7 @@ ENGINE_GAUGES = {
     "slots": _sum("slots", "Slots in total."),
     "episodes_open": _sum("episodes_open", "Open policy episodes; each holds a slot."),
     "estimated_wait_seconds": _max(
-        "estimated_wait_seconds", "Estimated queueing delay of a new job; maximum over the replicas."
+        "estimated_wait_seconds", "Estimated queueing delay of a new request; maximum over the replicas."
     ),
 }
 """Gauges by their name in the engine's snapshot."""
