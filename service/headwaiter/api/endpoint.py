@@ -23,6 +23,8 @@ from headwaiter.tasks.errors import InputError
 
 _MB = 1 << 20
 _LOG = logging.getLogger("headwaiter.requests")
+# Clients can cause them at a high rate and at little cost to themselves.
+_RATE_LIMITED_CODES = (StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNAUTHENTICATED)
 
 UnaryHandler = Callable[[Any, RequestContext], Awaitable[Message]]
 StreamingHandler = Callable[[Any, RequestContext], AsyncGenerator[Message, None]]
@@ -61,7 +63,7 @@ class Endpoint:
         self.name, self.handlers, self.task_description = name, handlers, task_description
         self._keys, self._recorder, self._message_mb = keys, recorder, message_mb
         self._admission, self._local = admission, local and keys is None
-        self._rejection_log_limiter = LogRateLimiter()
+        self._log_limiters = {code: LogRateLimiter() for code in _RATE_LIMITED_CODES}
 
     def accept(self, context: RequestContext) -> None:
         """Authenticate and admit a request. A request that is not accepted is recorded, and FailedError is raised."""
@@ -155,7 +157,7 @@ class Endpoint:
             self._recorder.record_stages(timing.queue_ms, timing.prepare_ms, timing.run_ms)
             self._recorder.record_usage(usage.input_tokens, usage.output_tokens, usage.images)
         level = logging.ERROR if error is not None else logging.INFO
-        suppressed = self._rejection_log_limiter.try_acquire() if code is StatusCode.RESOURCE_EXHAUSTED else 0
+        suppressed = self._log_limiters[code].try_acquire() if code in self._log_limiters else 0
         if _LOG.isEnabledFor(level) and suppressed is not None:
             log_fields = {
                 "request_id": context.request_id,

@@ -15,7 +15,7 @@ from grpc import StatusCode
 
 from headwaiter.engine.episodes import EpisodeClosedError, EpisodesFullError
 from headwaiter.engine.jobs import ClosedError, DeadlineError, QueueFullError
-from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.errors import InputError, shorten
 
 DOMAIN = "headwaiter"
 
@@ -36,7 +36,9 @@ class UnknownModelError(Exception):
     """No model is served under the requested name, or the call names none."""
 
     def __init__(self, name: str | None, available: Iterable[str]) -> None:
-        problem = "the metadata key `application` must name a model" if name is None else f"no model is named {name}"
+        problem = (
+            "the metadata key `application` must name a model" if name is None else f"no model is named {shorten(name)}"
+        )
         super().__init__(f"{problem}; available models: {', '.join(available) or 'none'}")
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
@@ -66,3 +66,20 @@ def test_purge_expired_nothing_expired_does_not_scan_queue() -> None:
 
     queue.purge_expired()
     assert InspectedJob.inspections == before
+
+
+def test_cancellation_while_another_job_finishes_is_not_lost() -> None:
+    """The callback of a finished job runs in the worker's thread; the other job is cancelled in the middle of it."""
+
+    class InterruptedFuture(Future[int]):
+        def cancelled(self) -> bool:
+            other.future.cancel()
+            return super().cancelled()
+
+    queue, (other,) = queue_with_jobs(math.inf)
+    finished = InspectedJob()
+    finished.future = InterruptedFuture()
+    queue.put(finished, 1.0)
+    finished.succeed(1)
+    queue.purge_expired()
+    assert other not in queue.jobs

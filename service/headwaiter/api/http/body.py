@@ -19,7 +19,7 @@ from headwaiter.api.http.multipart import read_form, to_json_content
 from headwaiter.api.http.schema import request_adapter
 from headwaiter.api.http.validation_errors import check_structure, to_input_error
 from headwaiter.api.methods import Method
-from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.errors import InputError, shorten
 
 _MB = 1 << 20
 _CONTENT_TYPE = "content-type"
@@ -46,7 +46,9 @@ class BodyReader:
             parts = await read_form(request.headers[_CONTENT_TYPE], chunks)
             return await asyncio.to_thread(lambda: self.message(to_json_content(parts, self.descriptor)))
         if content_type not in ("", "application/json") and not content_type.endswith("+json"):
-            raise InputError(f"{_CONTENT_TYPE} is {content_type}; it must be application/json", field=_CONTENT_TYPE)
+            raise InputError(
+                f"{_CONTENT_TYPE} is {shorten(content_type)}; it must be application/json", field=_CONTENT_TYPE
+            )
         async with aclosing(chunks):
             body = b"".join([chunk async for chunk in chunks])
         return await asyncio.to_thread(self._parse, body) if len(body) > OFFLOAD_BYTES else self._parse(body)

@@ -19,8 +19,10 @@ from headwaiter.api.context import RequestContext
 from headwaiter.api.errors import FailedError, Failure, to_failure
 from headwaiter.api.http.encoding import dump
 from headwaiter.api.http.fields import inputs_field, oneof_fields
+from headwaiter.tasks.errors import shorten
 
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
+_MAX_PATH_CHARS = 200
 
 
 def respond(failure: Failure, headers: Mapping[str, str] | None = None) -> Response:
@@ -60,10 +62,10 @@ async def failure_response(_: Request, error: Exception) -> Response:
 async def http_error_response(request: Request, error: Exception) -> Response:
     """Respond to errors of the router: unknown paths and methods that are not allowed."""
     assert isinstance(error, HTTPException)
-    path = request.scope["path"]
+    path = shorten(request.scope["path"], _MAX_PATH_CHARS)
     if error.status_code == _NOT_ALLOWED:
         allowed = ", ".join(sorted(Headers(error.headers)["allow"].split(", ")))
-        message = f"{path} does not allow {request.method}; it allows {allowed}"
+        message = f"{path} does not allow {shorten(request.method)}; it allows {allowed}"
         return respond(Failure(StatusCode.UNIMPLEMENTED, message), {"allow": allowed})
     if error.status_code == _NOT_FOUND:
         return respond(Failure(StatusCode.NOT_FOUND, f"{path} does not exist"))
