@@ -270,6 +270,6 @@ def test_return_beyond_float32_is_rejected_and_episode_continues(model: PolicyMo
     assert caught.value.field == "history[0].reward"
     with model.episode(most) as episode:
         episode.step(state)
-        with pytest.raises(InputError, match="^reward makes"):
+        with pytest.raises(InputError, match=r"^reward makes"):
             episode.step(state, -most)
         assert episode.step(state, most).continuous is not None

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headwaiter.api.context import RequestContext
-from headwaiter.api.errors import FailedError, Failure, to_failure
+from headwaiter.api.errors import BodyTimeoutError, FailedError, Failure, to_failure
 from headwaiter.api.http.encoding import dump
 from headwaiter.api.http.fields import inputs_field, oneof_fields
 from headwaiter.tasks.errors import shorten
@@ -31,6 +31,8 @@ def respond(failure: Failure, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def _headers(failure: Failure) -> dict[str, str]:
+    if failure.status == BodyTimeoutError.http_status:
+        return {"connection": "close"}  # the rest of the body is not waited for
     match failure.code:
         case StatusCode.UNAUTHENTICATED:
             return {"www-authenticate": "Bearer"}
