@@ -232,3 +232,12 @@ def test_unpack_archive_paths_are_ignored(intact_model: Path, tmp_path: Path) ->
     with pytest.raises(SourceError, match=r"metadata\.json is not valid JSON"):
         export(ExportRequest(str(package), out=tmp_path / "out"))
     assert not (tmp_path.parent / "outside").exists()
+
+
+def test_unpack_file_that_expands_beyond_limit_is_rejected(intact_model: Path, tmp_path: Path) -> None:
+    package = _write_archive(intact_model, tmp_path / "tiny.argosmodel")
+    with zipfile.ZipFile(package, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tiny/README.md", bytes(80 << 20))
+    assert package.stat().st_size < 10 << 20
+    with pytest.raises(SourceError, match=r"has a README\.md of 80 MiB; the limit is 64 MiB"):
+        export(ExportRequest(str(package), out=tmp_path / "out"))

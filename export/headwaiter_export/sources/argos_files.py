@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from headwaiter_export.errors import SourceError
 MODEL_FILE, SENTENCEPIECE_FILE, METADATA_FILE = "model.bin", "sentencepiece.model", "metadata.json"
 VOCABULARIES = ("shared_vocabulary.json", "shared_vocabulary.txt")
 _PACKAGE_FILES = (MODEL_FILE, "config.json", SENTENCEPIECE_FILE, METADATA_FILE, "README.md", *VOCABULARIES)
+_MAX_MODEL_BYTES, _MAX_OTHER_BYTES = 8 << 30, 64 << 20  # of an extracted file
+_MB = 1 << 20
 
 
 def is_argos(path: Path) -> bool:
@@ -21,7 +24,7 @@ def is_argos(path: Path) -> bool:
 def unpack(package: Path, target: Path) -> Path:
     """Extract the required files into `target` by file name, ignoring the paths in the archive, and return `target`.
 
-    Raises `SourceError` if the archive is damaged.
+    Raises `SourceError` if the archive is damaged or a file is too large.
     """
     try:
         with zipfile.ZipFile(package) as archive:
@@ -29,10 +32,21 @@ def unpack(package: Path, target: Path) -> Path:
                 name = member.filename.rsplit("/", 1)[-1]
                 depth = member.filename.count("/")
                 if name in _PACKAGE_FILES and depth <= 2 and not member.is_dir():
-                    (target / name).write_bytes(archive.read(member))
+                    _check_size(member, name, package)
+                    with archive.open(member) as source, (target / name).open("wb") as file:
+                        shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise SourceError(f"{package} is not a complete Argos package ({error}); download it again.") from error
     return target
+
+
+def _check_size(member: zipfile.ZipInfo, name: str, package: Path) -> None:
+    """Reject archives that expand without bounds; `zipfile` never extracts more than the size that is declared."""
+    limit = _MAX_MODEL_BYTES if name == MODEL_FILE else _MAX_OTHER_BYTES
+    if member.file_size > limit:
+        raise SourceError(
+            f"{package} has a {name} of {member.file_size / _MB:,.0f} MiB; the limit is {limit / _MB:,.0f} MiB."
+        )
 
 
 def read_optional_json(folder: Path, name: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class RequestContext:
     usage: Usage = field(default_factory=Usage)
     timing: Timing = field(default_factory=Timing)
     is_accepted: bool = False  # authenticated and admitted
+    held_bytes: int = 0  # of the request, as counted by `ByteBudget`
 
     @classmethod
     def begin(cls, method: str, headers: Mapping[str, str], peer: str | None = None) -> RequestContext:

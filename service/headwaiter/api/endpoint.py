@@ -14,15 +14,19 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 from grpc import StatusCode
 
+from headwaiter.api.byte_budget import ByteBudget
 from headwaiter.api.context import RequestContext
 from headwaiter.api.errors import FailedError, PeerDisconnectedError, UnauthenticatedError, WrongTaskError, to_failure
 from headwaiter.api.logs import LogRateLimiter
 from headwaiter.api.methods import METHODS
 from headwaiter.engine.admission import AdmissionController
+from headwaiter.engine.settings import DEFAULT_LIMITS
 from headwaiter.tasks.errors import InputError
 
 _MB = 1 << 20
 _LOG = logging.getLogger("headwaiter.requests")
+# Clients can cause them at a high rate and at little cost to themselves.
+_RATE_LIMITED_CODES = (StatusCode.RESOURCE_EXHAUSTED, StatusCode.UNAUTHENTICATED)
 
 UnaryHandler = Callable[[Any, RequestContext], Awaitable[Message]]
 StreamingHandler = Callable[[Any, RequestContext], AsyncGenerator[Message, None]]
@@ -53,7 +57,8 @@ class Endpoint:
         keys: KeyChecker | None,
         recorder: RequestRecorder,
         admission: AdmissionController | None = None,
-        message_mb: int = 32,
+        message_mb: int = DEFAULT_LIMITS.message_mb,
+        concurrent_mb: int = DEFAULT_LIMITS.concurrent_mb,
         local: bool = False,
     ) -> None:
         """`local`: accept only loopback clients if there are no keys, because Ray binds a replica's gRPC port to all
@@ -61,7 +66,8 @@ class Endpoint:
         self.name, self.handlers, self.task_description = name, handlers, task_description
         self._keys, self._recorder, self._message_mb = keys, recorder, message_mb
         self._admission, self._local = admission, local and keys is None
-        self._rejection_log_limiter = LogRateLimiter()
+        self.budget = ByteBudget(concurrent_mb)
+        self._log_limiters = {code: LogRateLimiter() for code in _RATE_LIMITED_CODES}
 
     def accept(self, context: RequestContext) -> None:
         """Authenticate and admit a request. A request that is not accepted is recorded, and FailedError is raised."""
@@ -72,7 +78,7 @@ class Endpoint:
 
     async def answer(self, request: Message, context: RequestContext) -> Message:
         with self._accepted_and_recorded(context):
-            self._check_size(request)
+            self._hold(request, context)
             response: Message = await self._handler(context)(request, context)
             return response
 
@@ -80,9 +86,9 @@ class Endpoint:
         """`request` is a message or, for client-streaming methods, an asynchronous iterator of messages."""
         with self._accepted_and_recorded(context):
             if isinstance(request, Message):
-                self._check_size(request)
+                self._hold(request, context)
             else:
-                request = self._with_size_check(request)
+                request = self._hold_each(request, context)
             async with aclosing(self._handler(context)(request, context)) as responses:
                 async for response in responses:
                     yield response
@@ -135,27 +141,32 @@ class Endpoint:
             f"{self.name} (task: {self.task_description}) does not support {method}; it supports {supported}"
         )
 
-    async def _with_size_check(self, requests: AsyncIterator[Message]) -> AsyncIterator[Message]:
+    async def _hold_each(self, requests: AsyncIterator[Message], context: RequestContext) -> AsyncIterator[Message]:
         async for request in requests:
-            self._check_size(request)
+            self.budget.release(context)  # of the previous message
+            self._hold(request, context)
             yield request
 
-    def _check_size(self, request: Message) -> None:
-        size_mb = request.ByteSize() / _MB
-        if size_mb > self._message_mb:
-            message = f"the request has {size_mb:,.1f} MiB; the limit is {self._message_mb:,} MiB"
+    def _hold(self, request: Message, context: RequestContext) -> None:
+        """Check the size of a message and count it until the request ends. The body of an HTTP request is counted
+        already, and may be larger than its message."""
+        size = request.ByteSize()
+        if size > self._message_mb * _MB:
+            message = f"the request has {size / _MB:,.1f} MiB; the limit is {self._message_mb:,} MiB"
             raise InputError(message, field="", limit=self._message_mb)
+        self.budget.hold(context, max(size, context.held_bytes))
 
     def _record(
         self, context: RequestContext, code: StatusCode, message: str, field: str | None, error: BaseException | None
     ) -> None:
+        self.budget.release(context)
         seconds, timing, usage = context.elapsed_seconds, context.timing, context.usage
         self._recorder.record_request(context.method, code.name, seconds)
         if code is StatusCode.OK:
             self._recorder.record_stages(timing.queue_ms, timing.prepare_ms, timing.run_ms)
             self._recorder.record_usage(usage.input_tokens, usage.output_tokens, usage.images)
         level = logging.ERROR if error is not None else logging.INFO
-        suppressed = self._rejection_log_limiter.try_acquire() if code is StatusCode.RESOURCE_EXHAUSTED else 0
+        suppressed = self._log_limiters[code].try_acquire() if code in self._log_limiters else 0
         if _LOG.isEnabledFor(level) and suppressed is not None:
             log_fields = {
                 "request_id": context.request_id,

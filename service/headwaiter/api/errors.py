@@ -15,7 +15,7 @@ from grpc import StatusCode
 
 from headwaiter.engine.episodes import EpisodeClosedError, EpisodesFullError
 from headwaiter.engine.jobs import ClosedError, DeadlineError, QueueFullError
-from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.errors import InputError, shorten
 
 DOMAIN = "headwaiter"
 
@@ -32,11 +32,19 @@ class PeerDisconnectedError(Exception):
     """The client disconnected before its request was dispatched."""
 
 
+class BodyTimeoutError(Exception):
+    """The body of an HTTP request arrives too slowly."""
+
+    http_status = 408
+
+
 class UnknownModelError(Exception):
     """No model is served under the requested name, or the call names none."""
 
     def __init__(self, name: str | None, available: Iterable[str]) -> None:
-        problem = "the metadata key `application` must name a model" if name is None else f"no model is named {name}"
+        problem = (
+            "the metadata key `application` must name a model" if name is None else f"no model is named {shorten(name)}"
+        )
         super().__init__(f"{problem}; available models: {', '.join(available) or 'none'}")
 
 
@@ -49,6 +57,7 @@ STATUS_CODES: dict[type[BaseException], StatusCode] = {
     EpisodesFullError: StatusCode.RESOURCE_EXHAUSTED,
     EpisodeClosedError: StatusCode.ABORTED,
     DeadlineError: StatusCode.DEADLINE_EXCEEDED,
+    BodyTimeoutError: StatusCode.DEADLINE_EXCEEDED,
     asyncio.CancelledError: StatusCode.CANCELLED,
     PeerDisconnectedError: StatusCode.CANCELLED,
     ClosedError: StatusCode.UNAVAILABLE,
@@ -77,11 +86,12 @@ class Failure:
     field: str | None = None
     limit: float | None = None
     retry_after: float | None = None  # seconds
+    http_status: int | None = None  # default: that of the code
 
     @property
     def status(self) -> int:
         """HTTP status code."""
-        return HTTP_STATUSES[self.code]
+        return self.http_status or HTTP_STATUSES[self.code]
 
     def body(self) -> dict[str, Any]:
         """The JSON body of the HTTP response."""
@@ -130,6 +140,7 @@ def to_failure(error: BaseException, request_id: str) -> Failure:
                 getattr(error, "field", None),
                 getattr(error, "limit", None),
                 getattr(error, "retry_after", None),
+                getattr(error, "http_status", None),
             )
     return Failure(StatusCode.INTERNAL, f"request {request_id} failed with an internal error; see the server log")
 

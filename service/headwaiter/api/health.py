@@ -10,6 +10,7 @@ from grpc import StatusCode
 from grpc_health.v1 import health_pb2 as pb
 
 from headwaiter.api.methods import METHODS
+from headwaiter.tasks.errors import shorten
 
 _POLL_SECONDS = 1.0
 _SERVICES = {method.service for method in METHODS.values()}
@@ -25,7 +26,7 @@ class Health:
     async def Check(self, request: pb.HealthCheckRequest, grpc_context: Any) -> pb.HealthCheckResponse:  # noqa: N802
         if not self._is_known(request.service):
             grpc_context.set_code(StatusCode.NOT_FOUND)
-            grpc_context.set_details(f"{request.service} is not served by this replica; {self.name} is")
+            grpc_context.set_details(f"{shorten(request.service)} is not served by this replica; {self.name} is")
         return pb.HealthCheckResponse(status=self._status(request.service))
 
     async def Watch(  # noqa: N802

@@ -68,6 +68,7 @@ class ModelServer(Servicer, Health):
                 preprocessing=self.executor.preprocessing,
             ),
             message_mb=limits.message_mb,
+            concurrent_mb=limits.concurrent_mb,
             local=args.local,
         )
         metrics.describe(

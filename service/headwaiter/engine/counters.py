@@ -1,4 +1,8 @@
-"""Counters of an engine. Each field has a single writer thread; any thread may read without a lock."""
+"""Counters of an engine; any thread may read them without a lock.
+
+Each worker has its own, written by its thread only. `accepted`, `waiting` and the cancellations of queued jobs are
+written under the lock of the queue, whose counters are those of its only worker or, in a pool, separate ones.
+"""
 
 from __future__ import annotations
 

@@ -181,7 +181,8 @@ class JobQueue(Generic[JobT]):
                 self.replace(())
 
     def _on_job_done(self, future: Future[Any]) -> None:
-        self._has_cancelled_jobs |= future.cancelled()
+        if future.cancelled():  # never written otherwise: other threads may set it meanwhile
+            self._has_cancelled_jobs = True
 
     def _update_counters(self, work: float) -> None:
         self.work, self.counters.waiting = work, len(self.jobs)

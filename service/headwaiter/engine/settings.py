@@ -3,9 +3,9 @@ them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -40,6 +40,17 @@ class Limits(Section):
     """Maximum generated images per request."""
     message_mb: int = Field(default=32, ge=1, le=256)
     """Maximum request size in MiB."""
+    concurrent_mb: Count = 256
+    """Maximum total size in MiB of the requests that a replica reads and processes at the same time."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.concurrent_mb < self.message_mb:
+            raise ValueError(
+                f"sets message_mb to {self.message_mb} and concurrent_mb to {self.concurrent_mb}; "
+                "concurrent_mb must not be below message_mb"
+            )
+        return self
 
 
 DEFAULT_LIMITS = Limits()

@@ -35,6 +35,8 @@ def fetch(store: str, names: Iterable[str], to: Path) -> list[str]:
     for name in package_ids:
         if not _PACKAGE_ID.fullmatch(name):
             raise FetchError(f"{name} is not a package; use NAME/VERSION/PRECISION, such as opus-mt-zh-en/1/int8.")
+    for name in package_ids:
+        _restore_replaced(to / name)
     missing = [name for name in package_ids if not _is_complete(to / name)]
     if missing:
         source = _Store.open(store)
@@ -65,14 +67,35 @@ def _fetch(store: _Store, name: str, to: Path) -> None:
                     f"{name}: {file} has SHA-256 checksum {actual}, which differs from its manifest; export the model "
                     f"again and upload it to the store."
                 )
-        if target.exists():
-            shutil.rmtree(target)
         staging.chmod(0o755)
-        staging.rename(target)
+        _replace(target, staging)
     except PackageError as error:
         raise FetchError(f"{name}: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _replace(target: Path, staging: Path) -> None:
+    """Rename `staging` to `target`. An existing target is deleted afterwards, so that a crash loses neither."""
+    replaced = _replaced(target)
+    if target.exists():
+        target.rename(replaced)
+    try:
+        staging.rename(target)
+    except BaseException:
+        _restore_replaced(target)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _restore_replaced(target: Path) -> None:
+    """Undo a replacement that was interrupted after its first step."""
+    if _replaced(target).exists() and not target.exists():
+        _replaced(target).rename(target)
+
+
+def _replaced(target: Path) -> Path:
+    return target.with_name(f".replaced-{target.name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +10,11 @@ from google.protobuf.message import Message
 from headwaiter.api.context import RequestContext
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
 from headwaiter.api.errors import UnknownModelError
-from headwaiter.api.grpc_servicer import Servicer
+from headwaiter.api.grpc_servicer import GrpcContext, Servicer, accept
 from headwaiter.api.health import Health
+from headwaiter.api.methods import Method
+from headwaiter.serving.cached_value import CachedValue
+from headwaiter.serving.config import CATALOG_MESSAGE_MB
 from headwaiter.serving.ray_compat import ServeController
 from headwaiter.v1 import models_pb2 as pb
 
@@ -41,9 +43,15 @@ class Catalog(Servicer, Health):
             task_description="listing models",
             keys=keys,
             recorder=recorder,
+            message_mb=CATALOG_MESSAGE_MB,
             local=local,
         )
+        self._running = CachedValue(_running_applications)
         self.endpoint.model_names = [model["name"] for model in self._models]
+
+    def accept(self, method: Method, context: GrpcContext) -> bool:
+        """Authenticate a call before it is dispatched; if not accepted, sets the error on `context`."""
+        return accept(self.endpoint, method, context)
 
     def is_ready(self) -> bool:
         return True
@@ -52,7 +60,7 @@ class Catalog(Servicer, Health):
         return [model["name"] for model in self._models]
 
     async def _list(self, _: pb.ListModelsRequest, __: RequestContext) -> Message:
-        ready = await asyncio.to_thread(_running_applications)
+        ready = await self._running.get()
         summaries = [pb.ModelSummary(**model, ready=model["name"] in ready) for model in self._models]
         return pb.ListModelsResponse(models=summaries)
 

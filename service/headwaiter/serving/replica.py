@@ -94,6 +94,7 @@ class CatalogReplica(Catalog):
         self._observe_task: asyncio.Task[None] | None = None
         keys = args.get("keys")
         super().__init__(args["models"], KeyFile(keys) if keys else None, self._metrics, local=args["local"])
+        ray_compat.register_model_server(self)
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         observation = _observe_periodically(self._observe, _REPLICA_COUNT_SECONDS)

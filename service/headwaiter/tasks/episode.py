@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from headwaiter.engine.episodes import CloseJob, EpisodeState, PolicyStep, StepJob, StepResult
+from headwaiter.engine.futures import Pending
+from headwaiter.engine.jobs import ClosedError
 
 if TYPE_CHECKING:
     from headwaiter.tasks.policy import PolicyTask
@@ -61,7 +63,7 @@ class Episode:
             steps = [PolicyStep(self._return_to_go, observation)]
         else:
             action = task.encode_action(self._last) if taken is None else task._action(taken, "taken")
-            self._return_to_go -= task._number(reward, "reward")
+            self._return_to_go = task.next_return(self._return_to_go, reward, "reward")
             # The first step is in the cache already, except for its action.
             steps = [PolicyStep(0.0, observation, action), PolicyStep(self._return_to_go, observation)]
         job = StepJob(self._episode_state, steps)
@@ -83,9 +85,12 @@ class Episode:
         self.release().result()
 
     def release(self) -> Future[None]:
-        """Free the episode's slot without waiting for it."""
+        """Free the episode's slot without waiting for it. A closed engine has freed it already."""
         job = CloseJob(self._episode_state)
-        self._task.engine.submit(job)
+        try:
+            self._task.engine.submit(job)
+        except ClosedError:
+            job.succeed(None)
         return job.future
 
     def __enter__(self) -> Self:
@@ -96,3 +101,13 @@ class Episode:
     ) -> None:
         if self._task.engine.is_alive:
             self.close()
+
+
+class OpeningEpisode(Pending[Episode]):
+    """An episode that is being opened. If its consumer is cancelled, the slot is freed even if it was taken already."""
+
+    def cancel(self) -> None:
+        super().cancel()
+        for future in self._futures:
+            if not future.cancelled() and future.exception() is None:
+                self._combine([future.result()]).release()

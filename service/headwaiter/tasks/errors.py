@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 MAX_INPUTS = 256  # of one request
+_MAX_QUOTED_CHARS = 40
 
 
 class InputError(ValueError):
@@ -23,6 +24,11 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Preserve `field` and `limit` when the error is pickled."""
         return partial(InputError, field=self.field, limit=self.limit), self.args
+
+
+def shorten(text: str, limit: int = _MAX_QUOTED_CHARS) -> str:
+    """Text of a client as errors and logs quote it: at most `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def check_encodable(text: str, field: str) -> None:

@@ -14,7 +14,7 @@ from headwaiter.engine.futures import Pending
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.classification import softmax
-from headwaiter.tasks.episode import Action, Episode, HistoryStep
+from headwaiter.tasks.episode import Action, Episode, HistoryStep, OpeningEpisode
 from headwaiter.tasks.errors import InputError, check_seed
 from headwaiter.tasks.model import Model
 from headwaiter.tasks.policy_messages import EpisodeSession, format_act, parse_act
@@ -56,7 +56,7 @@ class PolicyTask(Task[Episodes]):
             action = None if is_last else self._action(step.action, f"{field}.action")
             steps.append(PolicyStep(return_to_go, state, action))
             if not is_last:
-                return_to_go -= self._number(step.reward, f"{field}.reward")
+                return_to_go = self.next_return(return_to_go, step.reward, f"{field}.reward")
         job = StepJob(None, steps, deadline=deadline)
         self.engine.submit(job)
         return job.future
@@ -66,7 +66,16 @@ class PolicyTask(Task[Episodes]):
         check_seed(seed)
         job = OpenJob()
         self.engine.submit(job)
-        return Pending([job.future], lambda states: Episode(self, states[0], return_to_go, greedy, seed))
+        return OpeningEpisode([job.future], lambda states: Episode(self, states[0], return_to_go, greedy, seed))
+
+    def next_return(self, return_to_go: float, reward: float | None, field: str) -> float:
+        """The return-to-go after a reward. Raises InputError if it exceeds float32."""
+        remaining = return_to_go - self._number(reward, field)
+        if abs(remaining) > MAX_NUMBER:
+            limit = math.copysign(MAX_NUMBER, remaining)
+            message = f"{field} makes the remaining return {remaining:g}; the limit is {limit:g}"
+            raise InputError(message, field=field, limit=limit)
+        return remaining
 
     def action(self, result: StepResult, rng: np.random.Generator | None = None) -> Action:
         """Return the action of a result; with `rng`, a discrete action is sampled instead of the most likely one."""
@@ -98,7 +107,8 @@ class PolicyTask(Task[Episodes]):
                 raise InputError(f"{field} is missing; it must have {size} numbers", field=field, limit=size)
             return self._vector(action, size, field)
         if not isinstance(action, int) or not 0 <= action < size:
-            raise InputError(f"{field} is {action!r}; it must be from 0 to {size - 1}", field=field, limit=size - 1)
+            shown = {int: str(action), type(None): "missing"}.get(type(action), "a vector")
+            raise InputError(f"{field} is {shown}; it must be from 0 to {size - 1}", field=field, limit=size - 1)
         return np.eye(size, dtype=np.float32)[action]
 
     def _vector(self, values: Sequence[float], size: int, field: str) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import numpy as np
 
 from headwaiter.engine.episodes import StepResult
 from headwaiter.engine.futures import Pending
-from headwaiter.engine.jobs import ClosedError
 from headwaiter.tasks.episode import Action, Episode, HistoryStep
 from headwaiter.tasks.errors import InputError, check_inputs, check_seed
 from headwaiter.tasks.forward_pass import WithUsage
@@ -83,8 +81,7 @@ class EpisodeSession:
 
     def close(self) -> None:
         if self._episode is not None:
-            with suppress(ClosedError):
-                self._episode.release()
+            self._episode.release()
 
 
 async def _start(task: PolicyTask, start: pb.Start) -> Episode:

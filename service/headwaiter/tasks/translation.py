@@ -16,7 +16,7 @@ from headwaiter.engine.settings import ModelSettings
 from headwaiter.engine.worker import Engine
 from headwaiter.package.manifest import Package
 from headwaiter.tasks.decoding import DecodingOptions
-from headwaiter.tasks.errors import InputError, check_inputs, check_length
+from headwaiter.tasks.errors import InputError, check_inputs, check_length, shorten
 from headwaiter.tasks.messages import hypothesis_messages, optional, parse_decoding
 from headwaiter.tasks.model import Model, as_list
 from headwaiter.tasks.results import GeneratedText, Hypothesis, combine_finish_reasons
@@ -114,7 +114,9 @@ class Translation(TextGenerationTask):
             field = f"{side}_language"
             language = optional(request, field, supported)
             if language != supported:
-                raise InputError(f"{field} is {language!r}; this model supports {supported!r}", field=field)
+                raise InputError(
+                    f"{field} is {shorten(repr(language))}; this model supports {supported!r}", field=field
+                )
 
     def _join_sentences(
         self, pieces: list[Piece], results: list[list[DecodingResult]], preprocessing_seconds: float

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
@@ -141,3 +141,20 @@ def test_estimated_wait_counts_only_the_jobs_before_a_new_request() -> None:
     assert estimate is not None
     assert estimate.seconds == pytest.approx(3)
     assert queue.backlog_seconds() == pytest.approx(201)
+
+
+def test_cancellation_while_another_job_finishes_is_not_lost() -> None:
+    """The callback of a finished job runs in the worker's thread; the other job is cancelled in the middle of it."""
+
+    class InterruptedFuture(Future[int]):
+        def cancelled(self) -> bool:
+            other.future.cancel()
+            return super().cancelled()
+
+    queue, (other,) = queue_with_jobs(math.inf)
+    finished = InspectedJob()
+    finished.future = InterruptedFuture()
+    queue.put(finished, 1.0)
+    finished.succeed(1)
+    queue.purge_expired()
+    assert other not in queue.jobs

@@ -213,3 +213,34 @@ def test_fetch_unknown_scheme_names_supported_ones(tmp_path: Path) -> None:
         FetchError, match=r"^carrier://pigeon is not a package store; use .* http, https, s3, gs or file"
     ):
         fetch("carrier://pigeon", [NAME], tmp_path / "models")
+
+
+def test_fetch_interrupted_between_renames_loses_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "models"
+    fetch(str(store), [NAME], to)
+    (to / NAME / "model.onnx").write_bytes(b"older")
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self.name.startswith(".fetching-"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(str(store), [NAME], to)
+    assert (to / NAME / "model.onnx").read_bytes() == b"older"
+
+
+def test_fetch_after_crash_between_renames_restores_package(store: Path, tmp_path: Path) -> None:
+    to = tmp_path / "models"
+    fetch(str(store), [NAME], to)
+    (to / NAME / "model.onnx").write_bytes(b"older")
+    (to / NAME).rename((to / NAME).with_name(".replaced-fp32"))  # what a killed process leaves
+    with pytest.raises(FetchError):
+        fetch(str(tmp_path / "nowhere"), [NAME], to)
+    assert (to / NAME / "model.onnx").read_bytes() == b"older"
+    assert fetch(str(store), [NAME], to) == [NAME]
+    assert [entry.name for entry in (to / "one/1").iterdir()] == ["fp32"]

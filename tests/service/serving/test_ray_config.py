@@ -88,6 +88,7 @@ def test_render_model_args(folder: Path) -> None:
                 "prepared_mb": 512,
                 "images": 64,
                 "message_mb": 32,
+                "concurrent_mb": 256,
             },
         },
         "local": True,
@@ -170,6 +171,12 @@ def test_render_grpc_message_size_exceeds_limit(folder: Path) -> None:
 
     (size,) = application["runtime_env"]["env_vars"].values()
     assert int(size) > 3 * 1024 * 1024
+
+
+def test_render_catalog_takes_messages_of_one_mebibyte(folder: Path) -> None:
+    (size,) = _applications(_render(folder))["catalog"]["runtime_env"]["env_vars"].values()
+
+    assert int(size) == 2 * 1024 * 1024  # twice the limit, so that the catalog itself rejects larger ones
 
 
 def test_render_passes_keys_to_every_application(folder: Path) -> None:

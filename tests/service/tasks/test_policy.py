@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 
 import numpy as np
@@ -242,3 +243,33 @@ def test_act_invalid_history_is_rejected(model: PolicyModel) -> None:
         with pytest.raises(InputError) as error:
             model.act(history, TARGET)
         assert str(error.value).startswith(message)
+
+
+def test_opening_episode_cancelled_after_slot_was_taken_frees_it(model: PolicyModel) -> None:
+    opening = model.task.open_episode(TARGET)
+    wait([*opening._futures], timeout=20)
+    assert model.engine.counters.slots_in_use == 1
+    opening.cancel()  # as a client that disconnects before the result is awaited
+    model.episode(TARGET).close()  # a later job of the same queue
+    assert model.engine.counters.slots_in_use == 0
+
+
+def test_episode_release_after_model_is_closed_does_not_raise(model: PolicyModel) -> None:
+    episode = model.episode(TARGET)
+    model.close()
+    assert episode.release().done()
+
+
+def test_return_beyond_float32_is_rejected_and_episode_continues(model: PolicyModel) -> None:
+    state, most = [0.0] * STATE, 3.4e38
+    with pytest.raises(InputError, match=r"target_return is 1e\+39"):
+        model.episode(1e39)
+    history = [HistoryStep(state, [0.0] * ACTION, -most), HistoryStep(state)]
+    with pytest.raises(InputError, match=r"^history\[0\].reward makes the remaining return 6.8e\+38") as caught:
+        model.act(history, most)
+    assert caught.value.field == "history[0].reward"
+    with model.episode(most) as episode:
+        episode.step(state)
+        with pytest.raises(InputError, match=r"^reward makes"):
+            episode.step(state, -most)
+        assert episode.step(state, most).continuous is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +13,18 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from headwaiter.api.errors import BodyTimeoutError
 from headwaiter.api.http.encoding import OFFLOAD_BYTES
 from headwaiter.api.http.fields import has_images, inputs_field
 from headwaiter.api.http.multipart import read_form, to_json_content
 from headwaiter.api.http.schema import request_adapter
 from headwaiter.api.http.validation_errors import check_structure, to_input_error
 from headwaiter.api.methods import Method
-from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.errors import InputError, shorten
 
 _MB = 1 << 20
+BODY_SECONDS = 30.0  # for the whole body, and more if it arrives at MIN_BYTES_PER_SECOND
+MIN_BYTES_PER_SECOND = 64 << 10
 _CONTENT_TYPE = "content-type"
 _FORM = "multipart/form-data"
 
@@ -39,14 +42,17 @@ class BodyReader:
     def descriptor(self) -> Any:
         return self.route_method.request.DESCRIPTOR
 
-    async def read(self, request: Request) -> Message:
+    async def read(self, request: Request, hold: Callable[[int], None]) -> Message:
+        """Read a body and convert it. `hold` is called with the size so far and raises if there is no memory for it."""
         content_type = _content_type(request)
-        chunks = _read_limited(request, self.limit_mb)
+        chunks = _read_limited(request, self.limit_mb, hold)
         if content_type == _FORM and has_images(self.descriptor):
             parts = await read_form(request.headers[_CONTENT_TYPE], chunks)
             return await asyncio.to_thread(lambda: self.message(to_json_content(parts, self.descriptor)))
         if content_type not in ("", "application/json") and not content_type.endswith("+json"):
-            raise InputError(f"{_CONTENT_TYPE} is {content_type}; it must be application/json", field=_CONTENT_TYPE)
+            raise InputError(
+                f"{_CONTENT_TYPE} is {shorten(content_type)}; it must be application/json", field=_CONTENT_TYPE
+            )
         async with aclosing(chunks):
             body = b"".join([chunk async for chunk in chunks])
         return await asyncio.to_thread(self._parse, body) if len(body) > OFFLOAD_BYTES else self._parse(body)
@@ -79,16 +85,25 @@ class BodyReader:
         return {**values, name: items[0]}
 
 
-async def _read_limited(request: Request, limit_mb: int) -> AsyncGenerator[bytes, None]:
+async def _read_limited(request: Request, limit_mb: int, hold: Callable[[int], None]) -> AsyncGenerator[bytes, None]:
     content_length = request.headers.get("content-length", "")
     if content_length.isascii() and content_length.isdigit() and int(content_length) > limit_mb * _MB:
         raise _too_large(f"{int(content_length) / _MB:,.1f}", limit_mb)
-    size = 0
+    size, started_at = 0, asyncio.get_running_loop().time()
     async with aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
+        while True:
+            try:
+                async with asyncio.timeout_at(started_at + BODY_SECONDS + size / MIN_BYTES_PER_SECOND):
+                    chunk = await anext(chunks, None)
+            except TimeoutError:
+                message = f"{size:,} bytes of the body arrived within {BODY_SECONDS:g} seconds; it must arrive faster"
+                raise BodyTimeoutError(message) from None
+            if chunk is None:
+                return
             size += len(chunk)
             if size > limit_mb * _MB:
                 raise _too_large(f"more than {limit_mb:,}", limit_mb)
+            hold(size)
             yield chunk
 
 

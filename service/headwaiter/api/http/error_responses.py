@@ -16,11 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headwaiter.api.context import RequestContext
-from headwaiter.api.errors import FailedError, Failure, to_failure
+from headwaiter.api.errors import BodyTimeoutError, FailedError, Failure, to_failure
 from headwaiter.api.http.encoding import dump
 from headwaiter.api.http.fields import inputs_field, oneof_fields
+from headwaiter.tasks.errors import shorten
 
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
+_MAX_PATH_CHARS = 200
 
 
 def respond(failure: Failure, headers: Mapping[str, str] | None = None) -> Response:
@@ -29,6 +31,8 @@ def respond(failure: Failure, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def _headers(failure: Failure) -> dict[str, str]:
+    if failure.status == BodyTimeoutError.http_status:
+        return {"connection": "close"}  # the rest of the body is not waited for
     match failure.code:
         case StatusCode.UNAUTHENTICATED:
             return {"www-authenticate": "Bearer"}
@@ -60,10 +64,10 @@ async def failure_response(_: Request, error: Exception) -> Response:
 async def http_error_response(request: Request, error: Exception) -> Response:
     """Respond to errors of the router: unknown paths and methods that are not allowed."""
     assert isinstance(error, HTTPException)
-    path = request.scope["path"]
+    path = shorten(request.scope["path"], _MAX_PATH_CHARS)
     if error.status_code == _NOT_ALLOWED:
         allowed = ", ".join(sorted(Headers(error.headers)["allow"].split(", ")))
-        message = f"{path} does not allow {request.method}; it allows {allowed}"
+        message = f"{path} does not allow {shorten(request.method)}; it allows {allowed}"
         return respond(Failure(StatusCode.UNIMPLEMENTED, message), {"allow": allowed})
     if error.status_code == _NOT_FOUND:
         return respond(Failure(StatusCode.NOT_FOUND, f"{path} does not exist"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -75,7 +76,7 @@ def _post_handler(endpoint: Endpoint, route: Route, message_mb: int) -> RouteHan
 async def _read_request(endpoint: Endpoint, reader: BodyReader, request: Request, context: RequestContext) -> Message:
     """Read the body of an accepted request; a failure is recorded."""
     try:
-        return await reader.read(request)
+        return await reader.read(request, partial(endpoint.budget.hold, context))
     except ClientDisconnect:
         raise endpoint.failed(context, asyncio.CancelledError(CLIENT_DISCONNECTED)) from None
     except asyncio.CancelledError as error:

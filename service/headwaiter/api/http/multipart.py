@@ -13,9 +13,10 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from headwaiter.api.http.fields import fields_at_path, inputs_field, oneof_fields
-from headwaiter.tasks.errors import InputError
+from headwaiter.tasks.errors import InputError, shorten
 
 _MAX_PARTS = 1024
+_MAX_NAME_CHARS = 200  # longer than every path of a field
 _DISPOSITION = b"content-disposition"
 
 
@@ -65,7 +66,10 @@ class MultipartReader:
         _, options = parse_options_header(part.headers.get(_DISPOSITION))
         if b"name" not in options:
             raise FormParserError("a part has no name")
-        part.name, part.is_file = _text(options[b"name"], "a part's name"), b"filename" in options
+        part.name, part.is_file = (
+            shorten(_text(options[b"name"], "a part's name"), _MAX_NAME_CHARS),
+            b"filename" in options,
+        )
 
     def _end(self) -> None:
         self.is_complete = True

@@ -25,6 +25,7 @@ _HEALTH, _KEY = "health", "key"
 _FAILURES = {
     400: "A field is invalid, missing, too large or cannot be decoded.",
     401: "The API key is missing or invalid.",
+    408: "The body arrived too slowly.",
     429: "The server is overloaded; retry after the number of seconds in `retry-after`.",
     500: "Internal error; the server log has the details under the request id.",
     503: "The model is starting or stopping.",

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from headwaiter.api.http.fields import fields_at_path, inputs_field, oneof_fields
 from headwaiter.api.http.schema import MANY, ONE
-from headwaiter.tasks.errors import InputError, check_inputs
+from headwaiter.tasks.errors import InputError, check_inputs, shorten
 
 _EXPECTED = {
     "string_type": "text",
@@ -88,7 +88,7 @@ def to_input_error(error: ValidationError, request: Descriptor) -> InputError:
 def _field_path(path: list[Any]) -> str:
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{_truncate(part)}"
+        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}"
     return text.removeprefix(".")
 
 
@@ -114,13 +114,9 @@ def _format_value(value: Any) -> str:
         case str() if len(value) > _MAX_SHOWN_CHARS:
             return "text"
         case _:
-            return _truncate(to_json(value, inf_nan_mode="constants").decode())
+            return shorten(to_json(value, inf_nan_mode="constants").decode())
 
 
 def _join_names(names: list[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def _truncate(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 1]}…"

@@ -12,6 +12,7 @@ from headwaiter.engine.settings import Count, ModelSettings, Section
 from headwaiter.package.manifest import NAME_PATTERN, Precision
 
 CATALOG = "catalog"
+CATALOG_MESSAGE_MB = 1
 LOOPBACK: Literal["127.0.0.1"] = "127.0.0.1"
 
 

@@ -77,6 +77,8 @@ class ModelDispatcher(grpc.GenericRpcHandler):
     def _unary(self, method: Method) -> Any:
         async def answer(messages: AsyncIterator[bytes], context: Any) -> Message:
             with self._accepted(method, context) as servicer:
+                if servicer is None:  # if the handler returned, gRPC would wait for the message of the call
+                    await context.abort(context.code(), context.details())
                 request = await _read(servicer, method, messages, context)
                 if servicer is None or request is None:
                     return method.response()

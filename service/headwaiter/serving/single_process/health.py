@@ -14,10 +14,11 @@ from headwaiter.api.health import Health
 from headwaiter.serving.config import CATALOG
 from headwaiter.serving.single_process.metadata import application_of
 from headwaiter.serving.single_process.served_models import ServedModels
+from headwaiter.tasks.errors import shorten
 
 
 def _unknown(name: str) -> str:
-    return f"no model is named {name}; `Models/ListModels` lists the models"
+    return f"no model is named {shorten(name)}; `Models/ListModels` lists the models"
 
 
 class _ModelHealth(Health):

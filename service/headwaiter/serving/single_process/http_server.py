@@ -16,6 +16,7 @@ from headwaiter.api.errors import Failure
 from headwaiter.api.http.error_responses import respond
 from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.single_process.grpc_server import STOPPING
+from headwaiter.serving.single_process.http_protocol import LimitedHttpProtocol
 from headwaiter.serving.single_process.served_models import ServedModels
 
 _PREFIX = "/models/"
@@ -62,6 +63,7 @@ class HttpServer:
             ) from error
         config = uvicorn.Config(
             dispatcher,
+            http=LimitedHttpProtocol,
             lifespan="off",
             ws="none",
             log_config=None,

@@ -11,7 +11,7 @@ from headwaiter.api.context import RequestContext
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
 from headwaiter.api.errors import UnknownModelError
 from headwaiter.api.grpc_servicer import Servicer
-from headwaiter.serving.config import CATALOG
+from headwaiter.serving.config import CATALOG, CATALOG_MESSAGE_MB
 from headwaiter.serving.single_process.served_model import ServedModel
 from headwaiter.v1 import models_pb2 as pb
 
@@ -31,6 +31,7 @@ class Catalog(Servicer):
             task_description="listing models",
             keys=keys,
             recorder=recorder,
+            message_mb=CATALOG_MESSAGE_MB,
             local=local,
         )
 
