@@ -84,6 +84,14 @@ class Decoder(Worker[DecodeJob]):
     def step(self) -> None:
         self._release_expired()
         self._admit(self._dequeue_jobs())
+        self._decode()
+
+    def run_alone(self, job: DecodeJob) -> None:
+        self._admit([job])
+        while self.running:
+            self._decode()
+
+    def _decode(self) -> None:
         if self.sequences:
             self._select_tokens(*self._run_decoder())
 
@@ -197,9 +205,6 @@ class Decoder(Worker[DecodeJob]):
             failures = {sequence.job: error for sequence, error in failed}
         self.counters.steps += 1
         self.counters.slot_steps += len(self.sequences)
-        self.record_work(
-            sum(_FULL_LOGITS_COST if sequence.job.params.needs_full_logits else 1.0 for sequence in self.sequences)
-        )
         self.counters.slots_in_use = len(self.sequences)
         self.counters.decode_seconds += time.monotonic() - start
         return outputs, failures
@@ -217,6 +222,13 @@ class Decoder(Worker[DecodeJob]):
                     self._advance_beam(job, job.search, outputs)
             except Exception as error:  # affects this job only
                 failures[job] = error
+        self.record_work(
+            sum(
+                _FULL_LOGITS_COST if sequence.job.params.needs_full_logits else 1.0
+                for sequence in self.sequences
+                if sequence.job not in failures
+            )
+        )
         for (
             job,
             cause,
@@ -268,6 +280,7 @@ class Decoder(Worker[DecodeJob]):
         self._expected_steps = _EWMA_DECAY * self._expected_steps + (1 - _EWMA_DECAY) * (output_tokens / len(best))
         self.counters.finished += 1
         self.counters.output_tokens += output_tokens
+        self.health.keep_known_good(job)
         self._release(job)
         started = job.started or now
         input_tokens = job.source_length + len(job.prompt) if not job.source else job.source_length
@@ -275,9 +288,8 @@ class Decoder(Worker[DecodeJob]):
 
     def _fail(self, jobs: Iterable[DecodeJob], error: Exception) -> None:
         for job in jobs:
-            self.counters.failed += 1
             self._release(job)
-            job.fail(error)
+            self.fail_job(job, error)
 
     def _release(self, job: DecodeJob) -> None:
         """Free the slots of a job and move the last sequences into them, so that active slots stay contiguous."""

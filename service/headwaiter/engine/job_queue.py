@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from headwaiter.engine.counters import EngineCounters
-from headwaiter.engine.jobs import ClosedError, Job
+from headwaiter.engine.health import EngineHealth
+from headwaiter.engine.jobs import ClosedError, Job, UnhealthyError
 
 JobT = TypeVar("JobT", bound=Job[Any])
 CLOSED_MESSAGE = "the model was closed before the result was ready"
@@ -27,6 +28,7 @@ class JobQueue(Generic[JobT]):
 
     def __init__(self, counters: EngineCounters) -> None:
         self.counters = counters
+        self.health = EngineHealth()
         self.condition = threading.Condition()
         self.jobs: deque[JobT] = deque()
         self.work = 0.0  # estimated work of all queued jobs
@@ -45,7 +47,7 @@ class JobQueue(Generic[JobT]):
         """Append a job. Raises `ClosedError` if the queue is closed. Its length is limited by admission control."""
         with self.condition:
             if self.is_closed:
-                raise ClosedError("the model is closed")
+                raise self.closed_error("the model is closed")
             job.work = work
             job.future.add_done_callback(self._on_job_done)
             self._earliest_deadline = min(self._earliest_deadline, math.inf if job.deadline is None else job.deadline)
@@ -90,9 +92,18 @@ class JobQueue(Generic[JobT]):
             self.close(drain=self.drain_on_close)
             self.workers.remove(worker)
             if not self.workers:
-                for job in self.jobs:
-                    job.fail(ClosedError(CLOSED_MESSAGE))
-                self.replace(())
+                self.fail_all()
+
+    def fail_all(self) -> None:
+        """Fail the queued jobs."""
+        with self.condition:
+            for job in self.jobs:
+                job.fail(self.closed_error())
+            self.replace(())
+
+    def closed_error(self, message: str = CLOSED_MESSAGE) -> ClosedError:
+        """Why jobs are not run: the engine is unhealthy or, with `message`, it was closed."""
+        return ClosedError(message) if self.health.is_healthy else UnhealthyError(self.health.reason)
 
     def _on_job_done(self, future: Future[Any]) -> None:
         self._has_cancelled_jobs |= future.cancelled()

@@ -27,6 +27,18 @@ class ClosedError(Exception):
     """The model is closed, or was closed before the result was ready."""
 
 
+class UnhealthyError(ClosedError):
+    """The engine produces no results any more and is being replaced; the client may retry after `retry_after` seconds.
+
+    `reason` is for logs and notes, because it may quote the runtime.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the model stopped answering and is being replaced; retry later")
+        self.add_note(reason)
+        self.retry_after = 1.0
+
+
 @dataclass(slots=True, eq=False)
 class Job(Generic[Result]):
     """A unit of work with a future. Cancelling the future or passing the deadline frees its slots within one step."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from headwaiter.engine.counters import EngineCounters
+from headwaiter.engine.health import EngineHealth
 from headwaiter.engine.job_queue import JobQueue
 from headwaiter.engine.jobs import Job
 from headwaiter.engine.session import Session
@@ -26,8 +27,12 @@ class WorkerPool(Generic[JobT]):
             worker.start()
 
     @property
-    def is_alive(self) -> bool:
-        return all(worker.is_alive for worker in self.workers)
+    def health(self) -> EngineHealth:
+        return self.queue.health
+
+    @property
+    def is_healthy(self) -> bool:
+        return all(worker.is_healthy for worker in self.workers)
 
     @property
     def counters(self) -> EngineCounters:
@@ -40,6 +45,10 @@ class WorkerPool(Generic[JobT]):
         self.queue.close(drain=drain)
         for worker in self.workers:
             worker.join()
+
+    def check_progress(self) -> None:
+        for worker in self.workers:
+            worker.check_progress()
 
     def estimated_wait(self) -> float | None:
         free_slots = sum(worker.free_slots() for worker in self.workers)

@@ -159,7 +159,7 @@ def test_worker_pool_crashed_worker_drains_and_closes(package: Package) -> None:
     pool.start()
     for job in jobs:
         assert job.future.result(60).hypotheses, "the other worker drains the queue"
-    assert not pool.is_alive
+    assert not pool.is_healthy
     with pytest.raises(ClosedError):
         pool.submit(decode_jobs(package, 1)[0])
     pool.close()
