@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import onnxruntime
 
 from headwaiter.engine.binding import Binding
 from headwaiter.engine.buffers import PROVIDERS, Memory, open_memory
+from headwaiter.engine.cpus import available_cpus
 from headwaiter.package.manifest import WEIGHTS, Package, PackageError, Precision
 from headwaiter.package.usage import mark_in_use
 
@@ -35,7 +35,7 @@ class Session:
         self.package = package
         self._usage_mark = mark_in_use(package)  # held as long as the session
         self.device = _select_device(device, package)
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cpus()
         self.threads_per_run = 1 if self._is_small_model() else self.threads
         self._last_run_ends: dict[int | None, float] = {}  # by thread
         self._graphs = self._reduced_graphs = self._open(self.threads_per_run)
