@@ -165,6 +165,15 @@ DASHBOARD_ROWS: dict[str, list[Panel]] = {
             "Replicas that are loaded and warmed up, and the target number.",
         ),
         Panel(
+            "Replaced and failed replicas",
+            "cps",
+            {
+                "{{model}} unhealthy": _rate("engine_unhealthy_total"),
+                "{{model}} did not start": _rate("model_start_failures_total"),
+            },
+            "Replicas whose engine stopped answering, and attempts to start one that failed.",
+        ),
+        Panel(
             "Versions",
             "short",
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Protocol
 
@@ -15,9 +16,12 @@ from headwaiter.api.health import Health
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.methods import Method
 from headwaiter.engine.admission import AdmissionController
+from headwaiter.engine.health import EngineHealth
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import MANIFEST, PackageError, digest, open_package
 from headwaiter.tasks.loading import load_model
+
+_LOG = logging.getLogger(__name__)
 
 
 class Metrics(RequestRecorder, TokenLatencyRecorder, Protocol):
@@ -26,6 +30,8 @@ class Metrics(RequestRecorder, TokenLatencyRecorder, Protocol):
     def describe(self, *, version: str, task: str, family: str, precision: str, device: str) -> None: ...
 
     def observe_engine(self, snapshot: dict[str, float]) -> None: ...
+
+    def record_unhealthy(self, cause: str) -> None: ...
 
     def set_ready(self, is_ready: bool) -> None: ...
 
@@ -48,6 +54,7 @@ class ModelServerArgs(BaseModel):
 class ModelServer(Servicer, Health):
     def __init__(self, args: ModelServerArgs, metrics: Metrics) -> None:
         self.name, self.metrics = args.name, metrics
+        self._is_health_reported = False
         package = open_package(args.folder)
         if args.fingerprint not in (None, digest(package.file(MANIFEST))):
             raise PackageError(f"{args.folder} has changed since it was deployed; deploy it again.")
@@ -84,10 +91,16 @@ class ModelServer(Servicer, Health):
         return accept(self.endpoint, method, context)
 
     def is_ready(self) -> bool:
-        return bool(self.model.engine.is_alive)
+        return bool(self.model.engine.is_healthy)
+
+    @property
+    def health(self) -> EngineHealth:
+        return self.model.engine.health
 
     def observe(self) -> None:
-        """Record the engine's counters; called about once per second and on close."""
+        """Check the engine and record its counters; called about once per second and on close."""
+        self.model.engine.check_progress()
+        self._report_health()
         snapshot = self.model.counters
         queue = self.model.engine.queue
         wait = queue.estimated_wait()
@@ -98,6 +111,13 @@ class ModelServer(Servicer, Health):
             snapshot["episodes_open"] = snapshot["slots_in_use"]
         self.metrics.observe_engine(snapshot)
         self.metrics.set_ready(self.is_ready())
+
+    def _report_health(self) -> None:
+        """Log and count once why the engine is unhealthy."""
+        if self.health.cause is not None and not self._is_health_reported:
+            self._is_health_reported = True
+            self.metrics.record_unhealthy(self.health.cause)
+            _LOG.error("the engine of %s is unhealthy and must be replaced: %s", self.name, self.health.reason)
 
     def close(self) -> None:
         """Finish the accepted requests, then release all resources."""

@@ -21,6 +21,7 @@ def deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], console
     started = time.monotonic()
     unchanged = cluster.deploy(rendered)
     names = [application["name"] for application in rendered["applications"]]
+    warnings: set[str] = set()
     with console.spinner(f"starting {', '.join(name for name in names if name not in unchanged)}"):
         for name, state in cluster.watch_states(names):
             if state.phase == "failed":
@@ -28,7 +29,10 @@ def deploy(service: Service, cluster: Cluster, rendered: dict[str, Any], console
             if state.phase == "ready":
                 console.print_done(f"{name} (unchanged)" if name in unchanged else name, time.monotonic() - started)
             elif state.message:
-                console.warn(f"{name}: {root_cause(state.message)}.")
+                warning = f"{name}: {root_cause(state.message)}."
+                if warning not in warnings:  # every attempt to start a replica has the same cause
+                    console.warn(warning)
+                warnings.add(warning)
         wait_until_answering(service, names)
 
 

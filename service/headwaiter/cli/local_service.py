@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -12,7 +11,7 @@ from headwaiter.cli.deployment import deploy, print_endpoints, print_warnings
 from headwaiter.cli.signals import Signals, StopRequested
 from headwaiter.console import CommandConsole
 from headwaiter.serving import preflight
-from headwaiter.serving.cluster import Cluster, root_cause
+from headwaiter.serving.cluster import Cluster, describe_error
 from headwaiter.serving.config import ConfigError, Service, load_config
 from headwaiter.serving.errors import LaunchError, PreconditionError
 from headwaiter.serving.instance import Instance, InstanceRegistry
@@ -84,10 +83,6 @@ def reload_config(
     except (ConfigError, LaunchError) as error:
         message = str(error)
     except (Exception, SystemExit) as error:  # rich raises SystemExit if the output pipe is closed
-        message = f"{service.file} could not be reloaded: {root_cause(_format_exception(error))}."
+        message = f"{service.file} could not be reloaded: {describe_error(error)}."
     with suppress(OSError, SystemExit):  # the terminal may be closed
         console.print_error(f"{message} Serving continues as before.")
-
-
-def _format_exception(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error))

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-import traceback
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -99,7 +98,7 @@ async def _serve(service: Service, registry: InstanceRegistry, console: CommandC
             os._exit(130)  # does not wait for the threads that load models
         registry.publish(instance)
         print_endpoints(service, console, _LOGS)
-        while await _first(signals.hangup, signals.stop) is signals.hangup:
+        while await _first(signals.hangup, process.must_end, signals.stop) is signals.hangup:
             signals.hangup.clear()
             await _finishes_before(_reload(process, service, instance, console), signals.stop)
         registry.clear()
@@ -109,6 +108,8 @@ async def _serve(service: Service, registry: InstanceRegistry, console: CommandC
             console.print_done("requests completed", time.monotonic() - started)
     finally:
         await process.stop()
+    if process.must_end.is_set():
+        console.fail(f"{process.end_reason}; restart this process.", 1)
 
 
 async def _first(*events: asyncio.Event) -> asyncio.Event:
@@ -136,7 +137,7 @@ async def _finishes_before(work: Coroutine[Any, Any, None], event: asyncio.Event
 
 async def _reload(process: SingleProcess, service: Service, instance: Instance, console: CommandConsole) -> None:
     """Read the file again and serve its models. Any error is printed and the service keeps running."""
-    from headwaiter.serving.cluster import root_cause
+    from headwaiter.serving.cluster import describe_error
     from headwaiter.serving.config import ConfigError, load_config
     from headwaiter.serving.errors import LaunchError
 
@@ -155,7 +156,7 @@ async def _reload(process: SingleProcess, service: Service, instance: Instance, 
     except (ConfigError, LaunchError) as error:
         message = str(error)
     except (Exception, SystemExit) as error:  # rich raises SystemExit if the output pipe is closed
-        cause = root_cause("".join(traceback.format_exception_only(error)))
+        cause = describe_error(error)
         message = f"{service.file} could not be reloaded: {cause}."
     with suppress(OSError, SystemExit):  # the terminal may be closed
         console.print_error(f"{message} Serving continues as before.")

@@ -6,7 +6,7 @@ import math
 import threading
 from typing import Any
 
-from headwaiter.engine.jobs import QueueFullError
+from headwaiter.engine.jobs import QueueFullError, UnhealthyError
 from headwaiter.engine.worker import Engine
 
 MAX_QUEUED_JOBS = 4096
@@ -59,7 +59,9 @@ class AdmissionController:
         self._preprocessing = preprocessing
 
     def admit(self) -> None:
-        """Raise QueueFullError if a request that is submitted now would wait too long."""
+        """Raise QueueFullError if a request that is submitted now would wait too long, or UnhealthyError."""
+        if not self._engine.health.is_healthy:
+            raise UnhealthyError(self._engine.health.reason)
         queued, wait = len(self._engine.queue.jobs), self._engine.queue.estimated_wait()
         if queued >= (_MAX_QUEUED_WITHOUT_ESTIMATE if wait is None else MAX_QUEUED_JOBS):
             raise QueueFullError(f"{self._name} is overloaded: {queued:,} jobs are queued; retry later")

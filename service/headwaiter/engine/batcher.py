@@ -117,6 +117,10 @@ class Batcher(Worker[ForwardJob]):
             self._run(self._running)
         self._running = []
 
+    def run_alone(self, job: ForwardJob) -> None:
+        job.input_shape = self._input_shape(job)
+        self._run([job])
+
     def _input_shape(self, job: ForwardJob) -> InputShape:
         if "pixels" in job.arrays:
             _, height, width = job.arrays["pixels"].shape
@@ -144,8 +148,7 @@ class Batcher(Worker[ForwardJob]):
             self.start_job(job, start)
         self.counters.slots_in_use = len(jobs)
         for job, error in isolate_failures(jobs, partial(self._run_batch, start=start)):
-            self.counters.failed += 1
-            job.fail(error)
+            self.fail_job(job, error)
         self.counters.slots_in_use = 0
 
     def _run_batch(self, jobs: Sequence[ForwardJob], start: float) -> None:
@@ -185,6 +188,7 @@ class Batcher(Worker[ForwardJob]):
                 self.counters.cancelled += 1
                 continue
             self.counters.finished += 1
+            self.health.keep_known_good(job)
             # Copied, so that a client that keeps one result does not keep the whole batch in memory.
             result = {name: value[index].copy() for name, value in outputs.items()}
             job.succeed(ForwardResult(result, job.tokens, start - job.submitted, now - start))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,8 +35,9 @@ class Binding:
     With `is_device_memory` the graph runs on a device, and host inputs are copied to it before each run.
     """
 
-    def __init__(self, session: Any, *, is_device_memory: bool) -> None:
-        self._session = session
+    def __init__(self, session: Any, *, is_device_memory: bool, on_run: Callable[[], object] = lambda: None) -> None:
+        """`on_run` is called after each run, also after a failed one."""
+        self._session, self._on_run = session, on_run
         self._binding = session.io_binding()
         self._is_device_memory = is_device_memory
         self._host_inputs: dict[str, Buffer] = {}
@@ -57,7 +59,10 @@ class Binding:
             self._bind_input(name, buffer)
         if self._host_inputs:
             self._binding.synchronize_inputs()
-        self._session.run_with_iobinding(self._binding)
+        try:
+            self._session.run_with_iobinding(self._binding)
+        finally:
+            self._on_run()
 
     def _bind_input(self, name: str, buffer: Buffer) -> None:
         self._binding.bind_input(name, buffer.device, 0, buffer.dtype, buffer.shape, buffer.pointer)

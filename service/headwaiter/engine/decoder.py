@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import islice
-from threading import Event
 
 import numpy as np
 
@@ -26,19 +24,17 @@ from headwaiter.engine.sequence import (
     finish_sequence,
 )
 from headwaiter.engine.session import Arrays, Session
-from headwaiter.engine.worker import Engine, Worker
-from headwaiter.engine.worker_pool import WorkerPool
+from headwaiter.engine.worker import Worker
 from headwaiter.package.manifest import padded_length
 
 _MAX_ENCODER_TOKENS = 1024  # padded tokens per encoder run
 _MAX_ENCODER_IMAGES = 8  # images per encoder run
 _INITIAL_STEPS_ESTIMATE = 32  # steps per sequence
 _SINGLE_WORKER_SLOTS = 8  # up to this many slots, one worker is as fast as several
-_MIN_SLOTS_PER_WORKER = 16
 _FULL_LOGITS_COST = 2.0  # of a step that selects from the whole vocabulary; an estimate, relative to other steps
 _EWMA_DECAY = 0.95  # of the expected steps, per finished job
 _YIELDING_WORKERS = 2  # a short request profits little from more, because virtual processors come in pairs
-_RESERVED_SLOTS = 8  # of the worker that is reserved for short requests
+RESERVED_SLOTS = 8  # of the worker that is reserved for short requests
 
 
 class Decoder(Worker[DecodeJob]):
@@ -69,7 +65,7 @@ class Decoder(Worker[DecodeJob]):
         # The last generated token is not cached, so there is room for one token more than the cache has.
         job.limit_new_tokens(self.runner.cache.max_length - len(job.prompt) + 1)
         slots = job.group.size * job.params.num_beams
-        job.is_short = slots <= _RESERVED_SLOTS
+        job.is_short = slots <= RESERVED_SLOTS
         job.is_long = slots > self.slots // 2
         super().submit(job)
 
@@ -94,9 +90,17 @@ class Decoder(Worker[DecodeJob]):
         start = time.monotonic()
         self._release_expired()
         self._admit(self._dequeue_jobs())
+        self._decode()
+        self._step_seconds = time.monotonic() - start
+
+    def run_alone(self, job: DecodeJob) -> None:
+        self._admit([job])
+        while self.running:
+            self._decode()
+
+    def _decode(self) -> None:
         if self.sequences:
             self._select_tokens(*self._run_decoder())
-        self._step_seconds = time.monotonic() - start
 
     def _yield_to_reserved_worker(self) -> None:
         """Leave the processor to the short requests, if this is one of the first workers and it runs a long request.
@@ -224,9 +228,6 @@ class Decoder(Worker[DecodeJob]):
             failures = {sequence.job: error for sequence, error in failed}
         self.counters.steps += 1
         self.counters.slot_steps += len(self.sequences)
-        self.record_work(
-            sum(_FULL_LOGITS_COST if sequence.job.params.needs_full_logits else 1.0 for sequence in self.sequences)
-        )
         self.counters.slots_in_use = len(self.sequences)
         self.counters.decode_seconds += time.monotonic() - start
         return outputs, failures
@@ -244,6 +245,13 @@ class Decoder(Worker[DecodeJob]):
                     self._advance_beam(job, job.search, outputs)
             except Exception as error:  # affects this job only
                 failures[job] = error
+        self.record_work(
+            sum(
+                _FULL_LOGITS_COST if sequence.job.params.needs_full_logits else 1.0
+                for sequence in self.sequences
+                if sequence.job not in failures
+            )
+        )
         for (
             job,
             cause,
@@ -295,6 +303,7 @@ class Decoder(Worker[DecodeJob]):
         self._expected_steps = _EWMA_DECAY * self._expected_steps + (1 - _EWMA_DECAY) * (output_tokens / len(best))
         self.counters.finished += 1
         self.counters.output_tokens += output_tokens
+        self.health.keep_known_good(job)
         self._release(job)
         started = job.started or now
         input_tokens = job.source_length + len(job.prompt) if not job.source else job.source_length
@@ -302,9 +311,8 @@ class Decoder(Worker[DecodeJob]):
 
     def _fail(self, jobs: Iterable[DecodeJob], error: Exception) -> None:
         for job in jobs:
-            self.counters.failed += 1
             self._release(job)
-            job.fail(error)
+            self.fail_job(job, error)
 
     def _release(self, job: DecodeJob) -> None:
         """Free the slots of a job and move the last sequences into them, so that active slots stay contiguous."""
@@ -318,68 +326,3 @@ class Decoder(Worker[DecodeJob]):
                 self.sequences[sequence.slot] = last
         job.sequences = []
         self.counters.slots_in_use = len(self.sequences)
-
-
-class ReservedDecoder(Decoder):
-    """A worker with few slots that runs short requests while all other workers are occupied by long ones.
-
-    The operating system divides the processors between the workers, so a short request runs at the pace of its own
-    small batch instead of that of the large ones. Its slots are in addition to those of the other workers.
-    """
-
-    def __init__(self, session: Session, *, max_length: int, queue: JobQueue[DecodeJob]) -> None:
-        super().__init__(session, slots=_RESERVED_SLOTS, max_length=max_length, queue=queue)
-        self.counters.slots = 0
-        queue.workers.remove(self)
-        queue.reserved_worker = self
-        self.work_condition = queue.reserved_condition
-        self.is_idle = Event()
-        self.is_idle.set()
-
-    def step(self) -> None:
-        self.is_idle.clear()
-        super().step()
-        if not self.is_busy():
-            self.is_idle.set()
-
-    def abort_running(self) -> list[DecodeJob]:
-        self.is_idle.set()
-        return super().abort_running()
-
-    def _yield_to_reserved_worker(self) -> None:
-        pass
-
-    def is_busy(self) -> bool:
-        return bool(self.running or (self.queue.short_jobs and self._is_needed()))
-
-    def _is_needed(self) -> bool:
-        """Whether long requests wait, or run in all other workers."""
-        return self.queue.long_jobs > 0 or all(worker.long_jobs for worker in self.queue.workers)
-
-    def _is_eligible(self, job: DecodeJob) -> bool:
-        return job.is_short and self._is_needed()
-
-    def _slot_quota(self) -> int:
-        return self.slots
-
-    def _most_workers_busy(self) -> bool:
-        return True
-
-
-def open_decoder(session: Session, *, slots: int, max_length: int, max_beams: int = 1) -> Engine[DecodeJob]:
-    """Open a decoder with one worker per thread, but at least `_MIN_SLOTS_PER_WORKER` slots per worker.
-
-    With fewer slots, the matrix products of a worker are too small to be efficient. A worker has at least `max_beams`
-    slots, because the beams of a job share a worker. If there are many slots, another worker is reserved for short
-    requests; on a device it is not needed, because a step takes about as long for many sequences as for one.
-    """
-    workers = max(1, min(session.threads, slots // max(_MIN_SLOTS_PER_WORKER, max_beams)))
-    if session.device != "cpu" or slots < 2 * _RESERVED_SLOTS:
-        return Decoder(session, slots=slots, max_length=max_length)
-    session.open_reduced_sessions(workers)
-    slot_counts = [slots // workers + (index < slots % workers) for index in range(workers)]
-    return WorkerPool(
-        session,
-        [partial(Decoder, session, slots=count, max_length=max_length) for count in slot_counts],
-        reserved=partial(ReservedDecoder, session, max_length=max_length),
-    )

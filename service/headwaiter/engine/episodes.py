@@ -111,6 +111,7 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
         self.slots = slots
         self.open_episodes: list[EpisodeState] = []
         self.lru: OrderedDict[int, EpisodeState] = OrderedDict()  # by id, least recently used first
+        self._running: list[StepJob] = []
         self.idle_seconds, self.timeout = idle_seconds, timeout
         self.counters.slots = slots
         self._output_name = "action" if self.policy.actions == "continuous" else "logits"
@@ -124,15 +125,21 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
     def abort_running(self) -> list[Job]:  # type: ignore[type-arg]
         for episode in self.open_episodes:
             episode.closed_reason = "the model was closed"
-        return []
+        jobs, self._running = self._running, []
+        return [*jobs]
 
     def step(self) -> None:
         now = time.monotonic()
         for episode in [episode for episode in self.open_episodes if now - episode.last_used > self.timeout]:
             self._release(episode, f"it was not used for {self.timeout:g} seconds")
         with self.queue.condition:
-            steps = self._dequeue(now)
-        self._run(steps)
+            self._running = self._dequeue(now)
+        self._run(self._running)
+        self._running = []
+
+    def run_alone(self, job: Job) -> None:  # type: ignore[type-arg]
+        assert isinstance(job, StepJob)
+        self._run([job])
 
     def _dequeue(self, now: float) -> list[StepJob]:
         """Open and close episodes, and return the steps to run: at most one per episode."""
@@ -208,10 +215,9 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
             try:
                 self._run_single(job)
             except Exception as error:  # affects this job only
-                self.counters.failed += 1
                 if job.episode is not None:
                     self._release(job.episode, "its last step failed")
-                job.fail(error)
+                self.fail_job(job, error)
         self.counters.decode_seconds += time.monotonic() - now
 
     def _try_batched(self, jobs: list[StepJob]) -> bool:
@@ -285,6 +291,8 @@ class Episodes(Worker[Job]):  # type: ignore[type-arg]
             self.lru.move_to_end(id(job.episode))
         self.record_work(self.estimate_work(job))
         self.counters.finished += 1
+        if job.episode is None:
+            self.health.keep_known_good(job)
         started = job.started or now
         job.succeed(StepResult(values.copy(), started - job.submitted, now - started))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwaiter.engine.batcher import open_batcher
-from headwaiter.engine.decoder import open_decoder
+from headwaiter.engine.decoder_pool import open_decoder
 from headwaiter.engine.episodes import Episodes
 from headwaiter.engine.session import Session
 from headwaiter.engine.settings import ModelSettings
@@ -18,6 +18,12 @@ def open_engine(session: Session, settings: ModelSettings, *, max_prompt_tokens:
 
     `max_prompt_tokens` is the longest prompt that the task passes to a decoder; None means that there is no limit.
     """
+    engine = _open_engine(session, settings, max_prompt_tokens)
+    engine.health.run_timeout_s = settings.run_timeout_s
+    return engine
+
+
+def _open_engine(session: Session, settings: ModelSettings, max_prompt_tokens: int | None) -> Engine[Any]:
     manifest = session.package.manifest
     if manifest.policy is not None:
         return Episodes(session, slots=settings.max_sequences)

@@ -13,7 +13,8 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from headwaiter.engine.counters import EngineCounters
-from headwaiter.engine.jobs import ClosedError, Job
+from headwaiter.engine.health import EngineHealth
+from headwaiter.engine.jobs import ClosedError, Job, UnhealthyError
 from headwaiter.engine.throughput import ThroughputEstimator, WaitCalibration, WaitEstimate
 
 JobT = TypeVar("JobT", bound=Job[Any])
@@ -48,6 +49,7 @@ class JobQueue(Generic[JobT]):
 
     def __init__(self, counters: EngineCounters) -> None:
         self.counters = counters
+        self.health = EngineHealth()
         lock = threading.RLock()
         self.condition = threading.Condition(lock)
         self.reserved_condition = threading.Condition(lock)  # for the reserved worker, which waits for short jobs
@@ -102,7 +104,7 @@ class JobQueue(Generic[JobT]):
         """Append a job. Raises `ClosedError` if the queue is closed. Its length is limited by admission control."""
         with self.condition:
             if self.is_closed:
-                raise ClosedError("the model is closed")
+                raise self.closed_error("the model is closed")
             group, job.work = job.group, work
             if not group.finish_tag:
                 job.wait_estimate = self.estimated_wait()
@@ -176,9 +178,18 @@ class JobQueue(Generic[JobT]):
                 return
             self.workers.remove(worker)
             if not self.workers:
-                for job in self.jobs:
-                    job.fail(ClosedError(CLOSED_MESSAGE))
-                self.replace(())
+                self.fail_all()
+
+    def fail_all(self) -> None:
+        """Fail the queued jobs."""
+        with self.condition:
+            for job in self.jobs:
+                job.fail(self.closed_error())
+            self.replace(())
+
+    def closed_error(self, message: str = CLOSED_MESSAGE) -> ClosedError:
+        """Why jobs are not run: the engine is unhealthy or, with `message`, it was closed."""
+        return ClosedError(message) if self.health.is_healthy else UnhealthyError(self.health.reason)
 
     def _on_job_done(self, future: Future[Any]) -> None:
         if future.cancelled():  # never written otherwise: other threads may set it meanwhile

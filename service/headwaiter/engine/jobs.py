@@ -31,6 +31,18 @@ class ClosedError(Exception):
     """The model is closed, or was closed before the result was ready."""
 
 
+class UnhealthyError(ClosedError):
+    """The engine produces no results any more and is being replaced; the client may retry after `retry_after` seconds.
+
+    `reason` is for logs and notes, because it may quote the runtime.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the model stopped answering and is being replaced; retry later")
+        self.add_note(reason)
+        self.retry_after = 1.0
+
+
 @dataclass(slots=True, eq=False)
 class JobGroup:
     """The jobs of one request, which share the engine fairly with the jobs of other requests."""

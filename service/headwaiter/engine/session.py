@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnxruntime
 
 from headwaiter.engine.binding import Binding
 from headwaiter.engine.buffers import PROVIDERS, Memory, open_memory
+from headwaiter.engine.cpus import available_cpus
 from headwaiter.package.manifest import WEIGHTS, Package, PackageError, Precision
 from headwaiter.package.usage import mark_in_use
 
@@ -33,8 +35,9 @@ class Session:
         self.package = package
         self._usage_mark = mark_in_use(package)  # held as long as the session
         self.device = _select_device(device, package)
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or available_cpus()
         self.threads_per_run = 1 if self._is_small_model() else self.threads
+        self._last_run_ends: dict[int | None, float] = {}  # by thread
         self._graphs = self._reduced_graphs = self._open(self.threads_per_run)
         if not all(PROVIDERS[self.device] in graph.get_providers() for graph in self._graphs.values()):
             # ONNX Runtime has the CUDA provider but found no usable GPU, and fell back to the CPU.
@@ -54,10 +57,25 @@ class Session:
 
     def run(self, graph: str, feeds: Mapping[str, np.ndarray], *, reduced_threads: bool = False) -> Arrays:
         names = self._outputs[graph]
-        return dict(zip(names, self._graph(graph, reduced_threads).run(names, dict(feeds)), strict=True))
+        try:
+            outputs = self._graph(graph, reduced_threads).run(names, dict(feeds))
+        finally:
+            self._record_run()
+        return dict(zip(names, outputs, strict=True))
 
     def binding(self, graph: str, *, reduced_threads: bool = False) -> Binding:
-        return Binding(self._graph(graph, reduced_threads), is_device_memory=self.memory.is_device_memory)
+        return Binding(
+            self._graph(graph, reduced_threads),
+            is_device_memory=self.memory.is_device_memory,
+            on_run=self._record_run,
+        )
+
+    def last_run_end(self, thread: int | None) -> float:
+        """The `time.monotonic()` at which the last graph run of a thread ended; 0 if none has."""
+        return self._last_run_ends.get(thread, 0.0)
+
+    def _record_run(self) -> None:
+        self._last_run_ends[threading.get_ident()] = time.monotonic()
 
     def _graph(self, name: str, reduced_threads: bool) -> Any:
         return (self._reduced_graphs if reduced_threads else self._graphs)[name]

@@ -74,5 +74,7 @@ class ModelSettings(Section):
     """Threads of ONNX Runtime per replica (`resources.cpus`, rounded up, if unset)."""
     max_sequences: Count = 64
     """Maximum sequences decoded, or policy episodes open, at the same time per replica."""
+    run_timeout_s: Count = 120
+    """A model whose graph runs longer than this many seconds counts as hung, and its replica is replaced."""
     batch: Batch = Batch()
     limits: Limits = DEFAULT_LIMITS

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from headwaiter.engine.counters import EngineCounters
-from headwaiter.engine.job_queue import CLOSED_MESSAGE, JobQueue
-from headwaiter.engine.jobs import ClosedError, Job
+from headwaiter.engine.health import EngineHealth, StepFailures, one_line
+from headwaiter.engine.job_queue import JobQueue
+from headwaiter.engine.jobs import Job
 from headwaiter.engine.session import Session
 from headwaiter.engine.throughput import ThroughputEstimator
 
 JobT = TypeVar("JobT", bound=Job[Any])
+_JOIN_POLL_SECONDS = 0.5  # between two checks whether a thread that should end is hung
 
 
 class Engine(Protocol[JobT]):
@@ -28,7 +31,11 @@ class Engine(Protocol[JobT]):
     def queue(self) -> JobQueue[JobT]: ...
 
     @property
-    def is_alive(self) -> bool: ...
+    def is_healthy(self) -> bool:
+        """Whether all workers run and produce results. An engine that is not healthy rejects jobs."""
+
+    @property
+    def health(self) -> EngineHealth: ...
 
     def start(self) -> None: ...
 
@@ -36,7 +43,13 @@ class Engine(Protocol[JobT]):
         """Enqueue a job. Raises `ClosedError`."""
 
     def close(self, *, drain: bool = True) -> None:
-        """Finish the accepted jobs, or fail them with `ClosedError` if not `drain`; then join the threads."""
+        """Finish the accepted jobs, or fail them with `ClosedError` if not `drain`; then join the threads.
+
+        Does not wait for a hung thread.
+        """
+
+    def check_progress(self) -> None:
+        """If a worker is hung, mark the engine as unhealthy and fail all jobs. Call it about once per second."""
 
 
 class Worker(ABC, Generic[JobT]):
@@ -51,6 +64,9 @@ class Worker(ABC, Generic[JobT]):
         self.throughput = ThroughputEstimator()
         self.long_jobs = 0
         self._work_done = 0.0
+        self._step_started: float | None = None
+        self._last_error: Exception | None = None
+        self._step_failures = StepFailures(self.health, self._self_check)
         name = session.package.manifest.name
         self._thread = threading.Thread(target=self._run_loop, name=f"engine {name}", daemon=True)
 
@@ -58,8 +74,12 @@ class Worker(ABC, Generic[JobT]):
         self._thread.start()
 
     @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def health(self) -> EngineHealth:
+        return self.queue.health
+
+    @property
+    def is_healthy(self) -> bool:
+        return self._thread.is_alive() and self.health.is_healthy
 
     def submit(self, job: JobT) -> None:
         self.queue.put(job, self.estimate_work(job))
@@ -69,7 +89,26 @@ class Worker(ABC, Generic[JobT]):
         self.join()
 
     def join(self) -> None:
-        self._thread.join()
+        """Wait until the thread has ended, or is hung."""
+        while self._thread.is_alive() and not self.is_hung():
+            self._thread.join(_JOIN_POLL_SECONDS)
+
+    def is_hung(self) -> bool:
+        """Whether a step is running in which no graph run has ended for `run_timeout_s`."""
+        step_started = self._step_started
+        if step_started is None:
+            return False
+        last_progress = max(step_started, self.session.last_run_end(self._thread.ident))
+        return time.monotonic() - last_progress > self.health.run_timeout_s
+
+    def check_progress(self) -> None:
+        if not self.is_hung():
+            return
+        self.health.mark_unhealthy("hung", f"a run of the graph has not ended for {self.health.run_timeout_s:g} s")
+        self.queue.close(drain=False)
+        self.queue.fail_all()
+        for job in self.abort_running():
+            job.fail(self.queue.closed_error())
 
     def active_slots(self) -> int:
         return self.counters.slots_in_use
@@ -98,6 +137,10 @@ class Worker(ABC, Generic[JobT]):
         """Do one bounded piece of work on the queued and running jobs."""
 
     @abstractmethod
+    def run_alone(self, job: JobT) -> None:
+        """Run a job that was not submitted to its end. No other job is running."""
+
+    @abstractmethod
     def is_busy(self) -> bool:
         """Whether a step would do any work."""
 
@@ -105,20 +148,43 @@ class Worker(ABC, Generic[JobT]):
     def abort_running(self) -> list[JobT]:
         """Stop all running jobs and return them."""
 
+    def fail_job(self, job: JobT, error: Exception) -> None:
+        """Fail a job that could not be run."""
+        self.counters.failed += 1
+        self._last_error = error
+        job.fail(error)
+
     def _run_loop(self) -> None:
         try:
             while self._wait_for_work():
                 self._timed_step()
+        except BaseException as error:
+            self.health.mark_unhealthy("crashed", f"a worker ended with {one_line(error)}")
+            raise
         finally:
             self.queue.detach(self)
             for job in self.abort_running():
-                job.fail(ClosedError(CLOSED_MESSAGE))
+                job.fail(self.queue.closed_error())
 
     def _timed_step(self) -> None:
-        start, self._work_done = time.monotonic(), 0.0
+        start, self._work_done, failed = time.monotonic(), 0.0, self.counters.failed
+        self._step_started = start
         self.step()
+        self._step_failures.record(failed=self.counters.failed > failed, made_progress=self._work_done > 0)
+        self._step_started = None
+        if self.health.cause == "failing":
+            self.queue.close(drain=False)
         if self.queue.jobs:  # without a backlog the engine runs below its maximum throughput
             self.throughput.record(self._work_done, time.monotonic() - start)
+
+    def _self_check(self) -> Exception | None:
+        """Run the known good input again and return what it fails with."""
+        if self.health.known_good is None:  # nothing ever succeeded
+            return self._last_error
+        job: JobT = replace(self.health.known_good)  # type: ignore[assignment]
+        self._last_error = None
+        self.run_alone(job)
+        return self._last_error
 
     def _wait_for_work(self) -> bool:
         """Block until a step has work to do. Returns False when the thread should end."""

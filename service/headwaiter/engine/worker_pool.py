@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from headwaiter.engine.counters import EngineCounters
+from headwaiter.engine.health import EngineHealth
 from headwaiter.engine.job_queue import JobQueue
 from headwaiter.engine.jobs import Job
 from headwaiter.engine.session import Session
@@ -37,8 +38,12 @@ class WorkerPool(Generic[JobT]):
             worker.start()
 
     @property
-    def is_alive(self) -> bool:
-        return all(worker.is_alive for worker in self.all_workers)
+    def health(self) -> EngineHealth:
+        return self.queue.health
+
+    @property
+    def is_healthy(self) -> bool:
+        return all(worker.is_healthy for worker in self.all_workers)
 
     @property
     def counters(self) -> EngineCounters:
@@ -51,3 +56,7 @@ class WorkerPool(Generic[JobT]):
         self.queue.close(drain=drain)
         for worker in self.all_workers:
             worker.join()
+
+    def check_progress(self) -> None:
+        for worker in self.all_workers:
+            worker.check_progress()

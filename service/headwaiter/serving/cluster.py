@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -149,6 +150,11 @@ def _deployed_config(details: dict[str, Any] | None) -> RayConfig:
 def _state(app: Any) -> ApplicationState:
     messages = [*(deployment.message for deployment in app.deployments.values()), app.message]
     return ApplicationState(PHASES.get(app.status, "starting"), next(filter(None, messages), ""))
+
+
+def describe_error(error: BaseException) -> str:
+    """The root cause of an exception, as a clause."""
+    return root_cause("".join(traceback.format_exception_only(error)))
 
 
 def root_cause(message: str) -> str:

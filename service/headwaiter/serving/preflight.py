@@ -8,6 +8,7 @@ import os
 import socket
 from pathlib import Path
 
+from headwaiter.engine.cpus import available_cpus
 from headwaiter.serving.config import Config, Service
 from headwaiter.serving.errors import PreconditionError
 from headwaiter.serving.ray_compat import NODE_ENVIRONMENT
@@ -78,5 +79,5 @@ def check_gpus(service: Service, available: float) -> None:
 
 
 def cores() -> int:
-    """CPU cores available to this process."""
-    return len(os.sched_getaffinity(0))
+    """CPU cores available to this process, limited by its CPU quota."""
+    return available_cpus()

@@ -30,7 +30,7 @@ _MB = 1 << 20
 # Replicas do admission control and return detailed errors, so Serve's own limits must never apply first.
 _NO_SERVE_LIMITS = {"max_ongoing_requests": 10_000, "max_queued_requests": -1}
 _LIFECYCLE = {
-    "health_check_period_s": 5,
+    "health_check_period_s": 1,  # Serve replaces a replica after three failed checks; until then it rejects requests
     "health_check_timeout_s": 30,
     "graceful_shutdown_wait_loop_s": 0.5,
     "graceful_shutdown_timeout_s": 60,

@@ -20,6 +20,7 @@ from headwaiter.api.logs import configure_logging
 from headwaiter.api.model_server import ModelServer, ModelServerArgs
 from headwaiter.serving import ray_compat
 from headwaiter.serving.catalog import NAME, Catalog, desired_replicas
+from headwaiter.serving.cluster import describe_error
 from headwaiter.serving.metrics import MetricsExporter, open_metrics
 from headwaiter.serving.replica_load import LoadGauge
 
@@ -49,10 +50,19 @@ async def _observe_periodically(observe: Callable[[], Awaitable[None]], seconds:
 class ModelReplica(ModelServer):
     def __init__(self, args: dict[str, Any]) -> None:
         self._observe_task: asyncio.Task[None] | None = None
+        self._is_open = False
         self._metrics_exporter = _open_node_metrics(args["name"], **args["metrics"])
-        parsed = ModelServerArgs(**{name: value for name, value in args.items() if name != "metrics"})
+        metrics = self._metrics_exporter.for_model(args["name"])
+        try:
+            parsed = ModelServerArgs(**{name: value for name, value in args.items() if name != "metrics"})
+            super().__init__(parsed, metrics)
+        except BaseException as error:
+            metrics.record_start_failure()
+            _LOG.error("%s did not start: %s", args["name"], describe_error(error))
+            self._metrics_exporter.close()
+            raise
+        self._is_open = True
         self._message_mb, self._needs_key = parsed.settings.limits.message_mb, parsed.keys is not None
-        super().__init__(parsed, self._metrics_exporter.for_model(parsed.name))
         self._load = LoadGauge(self.model.engine)
         ray_compat.register_model_server(self)
 
@@ -60,12 +70,17 @@ class ModelReplica(ModelServer):
         observation = _observe_periodically(self._observe, _OBSERVE_SECONDS)
         self._observe_task = asyncio.get_running_loop().create_task(observation)
         return await build_app(
-            self.endpoint, ready=self.is_ready, needs_key=self._needs_key, message_mb=self._message_mb
+            self.endpoint,
+            ready=self.is_ready,
+            alive=self.is_ready,
+            needs_key=self._needs_key,
+            message_mb=self._message_mb,
         )
 
     async def check_health(self) -> None:
         if not self.is_ready():
-            raise RuntimeError(f"the engine of {self.name} has stopped; the replica must be replaced")
+            reason = self.health.reason or "it has stopped"
+            raise RuntimeError(f"the engine of {self.name} is unhealthy and must be replaced: {reason}")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve every `autoscaling.REPORT_SECONDS` if the model is autoscaled."""
@@ -75,7 +90,9 @@ class ModelReplica(ModelServer):
         self.observe()
 
     def __del__(self) -> None:
-        """Called by Serve once, after the last request has finished."""
+        """Called by Serve once, after the last request has finished, and by Python if the model did not start."""
+        if not self._is_open:
+            return
         if self._observe_task is not None:
             self._observe_task.cancel()
         self.close()

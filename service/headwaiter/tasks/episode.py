@@ -99,7 +99,7 @@ class Episode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task.engine.is_alive:
+        if self._task.engine.is_healthy:
             self.close()
 
 

@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     device: Literal["auto", "cpu", "cuda"]
     threads: int | None
     max_sequences: int
+    run_timeout_s: int
     batch: Mapping[str, int]
     limits: Mapping[str, int]
 

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
-from headwaiter.client import Client, Unavailable
+from headwaiter.client import Client, HeadwaiterError, Unavailable
 from headwaiter.serving.config import load_config
 from headwaiter.serving.instance import Instance, InstanceRegistry
 from loadtest.service_process import free_ports
 from tests.conftest import Packages
+from tests.service.serving import sick_runtime
 from tests.serving_kit import write_config, write_package
 
 TIMEOUT_SECONDS = 60.0
@@ -46,6 +49,9 @@ class SingleProcessCommand:
     def start(self, *options: str, single_process: bool = True) -> subprocess.Popen[bytes]:
         options = ("--single-process", *options) if single_process else options
         command = [sys.executable, "-c", WITHOUT_RAY, "serve", str(self.file), *options]
+        return self.start_command(command)
+
+    def start_command(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         self._processes.append(process)
@@ -231,3 +237,77 @@ def test_port_options_override_the_file(command: SingleProcessCommand, texts: di
     assert command.ports["grpc"] != original
     with command.client() as client:
         assert client.classify("texts", text="ab").labels
+
+
+class SickCommand(SingleProcessCommand):
+    """With a runtime that fails or hangs while the file `fault` says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.fault = folder / "fault"
+        self._environment[sick_runtime.VARIABLE] = str(self.fault)
+
+    def start(self, *options: str, single_process: bool = True) -> subprocess.Popen[bytes]:
+        assert single_process
+        command = [sys.executable, "-m", sick_runtime.__name__, "serve", str(self.file), "--single-process", *options]
+        return self.start_command(command)
+
+
+@pytest.fixture
+def sick_command(tmp_path: Path) -> Iterator[SickCommand]:
+    command = SickCommand(tmp_path)
+    yield command
+    command.end()
+
+
+def test_hung_model_ends_process_with_its_cause(sick_command: SickCommand, texts: dict[str, Any]) -> None:
+    sick_command.write({"texts": texts | {"run_timeout_s": 2}})
+    process = sick_command.start()
+    sick_command.wait_for("python -c ")
+    with sick_command.client() as client:
+        assert client.classify("texts", text="ab").labels
+        sick_command.fault.write_text("hang")
+        with pytest.raises(Unavailable):
+            client.classify("texts", text="ab", timeout=30)
+    assert process.wait(TIMEOUT_SECONDS) == 1
+    output = sick_command.output()
+    assert "✗ texts is hung: a run of the graph has not ended for 2 s; restart this process." in output
+    assert "the engine of texts is unhealthy and must be replaced" in output
+
+
+def test_failing_model_is_loaded_again_and_counted(sick_command: SickCommand, texts: dict[str, Any]) -> None:
+    sick_command.write({"texts": texts})
+    process = sick_command.start()
+    sick_command.wait_for("python -c ")
+    with sick_command.client() as client:
+        sick_command.fault.write_text("fail")
+        errors = []
+        while not (errors and isinstance(errors[-1], Unavailable)):
+            with pytest.raises(HeadwaiterError) as caught:
+                client.classify("texts", text="ab", timeout=2)
+            errors.append(caught.value)
+        assert len(errors) <= 4, "three steps fail, then requests are rejected"
+        wait_until(lambda: _status(sick_command, "/models/texts/readyz") == 503)
+        assert _status(sick_command, "/models/texts/healthz") == _status(sick_command, "/healthz") == 503
+        sick_command.wait_for("texts did not start: RuntimeError: simulated failure of the runtime")
+        sick_command.fault.unlink()
+        wait_until(lambda: _status(sick_command, "/models/texts/readyz") == 200)
+        assert client.classify("texts", text="ab").labels
+        assert _status(sick_command, "/healthz") == 200
+    metrics = _get(f"http://127.0.0.1:{sick_command.ports['metrics']}/metrics")[1]
+    assert 'headwaiter_engine_unhealthy_total{cause="failing",model="texts"} 1.0' in metrics
+    assert 'headwaiter_model_start_failures_total{model="texts"}' in metrics
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(TIMEOUT_SECONDS) == 0
+
+
+def _status(command: SingleProcessCommand, path: str) -> int:
+    return _get(f"http://127.0.0.1:{command.ports['http']}{path}")[0]
+
+
+def _get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()

@@ -96,7 +96,7 @@ def start_batcher(packages: Packages, kind: str, precision: Precision = "fp32", 
 def batcher(packages: Packages) -> Iterator[Batcher]:
     batcher = start_batcher(packages, "bert")
     yield batcher
-    if batcher.is_alive:
+    if batcher.is_healthy:
         batcher.close()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwaiter.engine.decoder import open_decoder
+from headwaiter.engine.decoder_pool import open_decoder
 from headwaiter.engine.jobs import job_group
 from headwaiter.engine.sequence import DecodeJob
 from headwaiter.engine.session import Session

@@ -10,7 +10,8 @@ from threading import Event
 import pytest
 
 from headwaiter.engine.binding import Binding
-from headwaiter.engine.decoder import Decoder, open_decoder
+from headwaiter.engine.decoder import Decoder
+from headwaiter.engine.decoder_pool import open_decoder
 from headwaiter.engine.jobs import ClosedError
 from headwaiter.engine.sequence import DecodeJob
 from headwaiter.engine.session import Session
@@ -159,7 +160,7 @@ def test_worker_pool_crashed_worker_drains_and_closes(package: Package) -> None:
     pool.start()
     for job in jobs:
         assert job.future.result(60).hypotheses, "the other worker drains the queue"
-    assert not pool.is_alive
+    assert not pool.is_healthy
     with pytest.raises(ClosedError):
         pool.submit(decode_jobs(package, 1)[0])
     pool.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +29,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headwaiter import open_model
 from headwaiter.client import Client, DeadlineExceeded, History, InvalidInput, NotFound, Overloaded, Step, WrongTask
-from loadtest.service_process import SINGLE_PROCESS, ServiceProcess, running_service
+from loadtest.service_process import SINGLE_PROCESS, ServiceProcess, running_service, serve_command, write_config
 from tests.conftest import Packages
 from tests.images_kit import random_png
+from tests.service.serving import sick_runtime
 from tests.serving_kit import TASKS, one_model_per_task
 
 pytestmark = pytest.mark.slow
@@ -266,6 +268,60 @@ def test_replica_with_stopped_engine_is_replaced(models: dict[str, Path], tmp_pa
             send(b"", metadata=[("application", "texts")], timeout=TIMEOUT_SECONDS)
         assert becomes_true(lambda: unhealthy not in service.replicas("texts"))
         assert client.classify("texts", text="ab", timeout=TIMEOUT_SECONDS).labels
+
+
+@pytest.mark.parametrize(("fault", "cause"), [("fail", "failing"), ("hang", "hung")])
+def test_sick_replica_is_replaced_and_few_calls_fail(
+    fault: str, cause: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas under load from two clients; the runtime of one replica fails, or hangs, at every step."""
+    file = tmp_path / "fault"
+    monkeypatch.setenv(sick_runtime.VARIABLE, str(file))
+    model = {"path": str(models["texts"]), "resources": {"cpus": 0.1}, "replicas": 2, "run_timeout_s": 2}
+    program = (sys.executable, "-m", "tests.service.serving.launch_kit", "sick_runtime_app")
+    with (
+        running_service(tmp_path, {"texts": model}, program=program) as service,
+        service.client(timeout=TIMEOUT_SECONDS) as client,
+    ):
+        load = Load(lambda: client.classify("texts", text="ab cd"))
+        sick, _ = service.replicas("texts")
+        started = time.monotonic()
+        file.write_text(f"{fault} {sick}")
+        assert becomes_true(lambda: sick not in service.replicas("texts"))
+        replaced_seconds = time.monotonic() - started
+        assert becomes_true(lambda: len(service.replicas("texts")) == 2)
+        requests = load.stop()
+        assert replaced_seconds < 30
+        # Three steps fail; calls that wait for a hung step, or come later, are retried by the client.
+        assert len(load.errors) <= 6, load.errors
+        assert requests > 50
+        assert metric(service, "headwaiter_engine_unhealthy_total", cause=cause) == 1
+
+
+def test_model_that_cannot_start_reports_its_cause_everywhere(models: dict[str, Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken/1/fp32"
+    shutil.copytree(models["texts"], broken)
+    next(broken.glob("*.onnx")).write_bytes(b"not a graph")
+    texts = {"path": str(models["texts"]), "resources": {"cpus": 0.1}}
+    with running_service(tmp_path, {"texts": texts}) as service:
+        write_config(service.file, service.ports, {"texts": texts, "broken": texts | {"path": str(broken)}})
+        serve = serve_command(service.file, ())
+        update = subprocess.run(serve, capture_output=True, text=True, timeout=120)
+        status = subprocess.run([serve[0], "status", *serve[2:]], capture_output=True, text=True, timeout=60)
+        logs = Path(next(line.split()[1] for line in service.lines if line.startswith("logs")))
+        log = "".join(file.read_text() for file in logs.glob("*broken*"))
+        failures = metric(service, "headwaiter_model_start_failures_total", model="broken")
+    cause = "model.onnx does not match its SHA-256 checksum"
+    assert update.returncode == 1
+    assert update.stderr.count("! broken: ") <= 1, "a repeated cause is printed once"
+    assert "✗ broken did not start: " in update.stderr
+    assert cause in update.stderr
+    assert status.returncode == 1
+    assert cause in status.stdout
+    assert "broken did not start: " in log
+    assert "has no attribute" not in log
+    assert failures is not None
+    assert failures >= 1
 
 
 class Load:

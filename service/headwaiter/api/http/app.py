@@ -27,9 +27,15 @@ _PAGES = "headwaiter.api.http.pages"
 _CONTENT_SECURITY_POLICY = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def new_app(name: str, ready: Callable[[], bool], *, openapi_url: str | None = None) -> FastAPI:
+def new_app(
+    name: str, ready: Callable[[], bool], *, alive: Callable[[], bool], openapi_url: str | None = None
+) -> FastAPI:
+    """`alive` is false if only a restart helps."""
+
     async def healthz(_: Request) -> Response:
-        return json_response({"name": name, "alive": True})
+        if alive():
+            return json_response({"name": name, "alive": True})
+        return respond(Failure(StatusCode.UNAVAILABLE, f"{name} has stopped answering and must be replaced"))
 
     async def readyz(_: Request) -> Response:
         if ready():

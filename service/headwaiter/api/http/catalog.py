@@ -21,7 +21,11 @@ _ALL_METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"]
 
 
 def build_catalog_app(
-    endpoint: Endpoint, *, names: Callable[[], Awaitable[Sequence[str]]], ready: Callable[[], bool]
+    endpoint: Endpoint,
+    *,
+    names: Callable[[], Awaitable[Sequence[str]]],
+    ready: Callable[[], bool],
+    alive: Callable[[], bool] = lambda: True,
 ) -> FastAPI:
     """`endpoint` handles ListModels; `names` returns the served models, for the error about an unknown one."""
     models_page = page("models.html")
@@ -35,7 +39,7 @@ def build_catalog_app(
         endpoint.accept(context)
         raise endpoint.failed(context, UnknownModelError(request.path_params["name"], await names()))
 
-    app = new_app(_PRODUCT, ready)
+    app = new_app(_PRODUCT, ready, alive=alive)
     app.add_route("/", index)
     app.add_route("/models", get_handler(endpoint, LIST))
     app.add_route("/models/", get_handler(endpoint, LIST))

@@ -27,13 +27,18 @@ from headwaiter.api.methods import Method
 
 
 async def build_app(
-    endpoint: Endpoint, *, ready: Callable[[], bool], needs_key: bool = False, message_mb: int = 32
+    endpoint: Endpoint,
+    *,
+    ready: Callable[[], bool],
+    alive: Callable[[], bool] = lambda: True,
+    needs_key: bool = False,
+    message_mb: int = 32,
 ) -> FastAPI:
     """`needs_key` only affects the OpenAPI document; the endpoint enforces API keys."""
     describe: Any = endpoint.handlers[DESCRIBE.name]
     description = await describe(DESCRIBE.request(), RequestContext.begin(DESCRIBE.name, {}))
     openapi = build_openapi(endpoint, description, needs_key=needs_key)
-    app = new_app(endpoint.name, ready, openapi_url="/openapi.json")
+    app = new_app(endpoint.name, ready, alive=alive, openapi_url="/openapi.json")
     app.openapi = lambda: openapi  # type: ignore[method-assign]
     describe_handler = get_handler(endpoint, DESCRIBE)
     app.add_route("/", describe_handler)

@@ -150,7 +150,9 @@ def _health_paths() -> dict[str, Any]:
         return {"get": {"operationId": name, "tags": [_HEALTH], "summary": summary, "responses": responses}}
 
     return {
-        "/healthz": operation("healthz", "Whether the replica is alive."),
+        "/healthz": operation(
+            "healthz", "Whether the model still produces results; if not, it must be restarted.", 503
+        ),
         "/readyz": operation("readyz", "Whether the model is loaded and warmed up.", 503),
     }
 

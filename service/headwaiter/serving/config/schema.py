@@ -111,6 +111,7 @@ class Model(ModelSettings):
             device=self.device if self.resources.gpus else "cpu",
             threads=self.threads or math.ceil(self.resources.cpus),
             max_sequences=self.max_sequences,
+            run_timeout_s=self.run_timeout_s,
             batch=self.batch,
             limits=self.limits.model_copy(update={"num_beams": min(self.limits.num_beams, self.max_sequences)}),
         )

@@ -70,6 +70,12 @@ INTER_TOKEN_LATENCY = _histogram(
 INPUT_TOKENS = _counter("input_tokens", "Input tokens of successful requests.")
 OUTPUT_TOKENS = _counter("output_tokens", "Generated tokens of successful requests.")
 IMAGES = _counter("images", "Input and generated images of successful requests.")
+ENGINE_UNHEALTHY = _counter(
+    "engine_unhealthy",
+    "Engines that stopped answering and had to be replaced, by cause (failing, hung, crashed).",
+    "cause",
+)
+START_FAILURES = _counter("model_start_failures", "Attempts to load the model that failed.")
 READY_REPLICAS = _sum("replicas_ready", "Replicas that are loaded and warmed up.")
 DESIRED_REPLICAS = _max("replicas_desired", "Target number of replicas.")
 MODEL_INFO = _max(
@@ -115,7 +121,16 @@ REQUEST_COUNTERS = frozenset({"input_tokens", "output_tokens"})
 
 METRICS = (
     *(REQUESTS, REQUESTS_REJECTED, REQUEST_DURATION, STAGE_DURATION, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY),
-    *(INPUT_TOKENS, OUTPUT_TOKENS, IMAGES, READY_REPLICAS, DESIRED_REPLICAS, MODEL_INFO),
+    *(
+        INPUT_TOKENS,
+        OUTPUT_TOKENS,
+        IMAGES,
+        ENGINE_UNHEALTHY,
+        START_FAILURES,
+        READY_REPLICAS,
+        DESIRED_REPLICAS,
+        MODEL_INFO,
+    ),
     *ENGINE_COUNTERS.values(),
     *ENGINE_GAUGES.values(),
 )

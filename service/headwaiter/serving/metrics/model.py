@@ -41,6 +41,8 @@ class ModelMetrics:
         self._input_tokens = self._values(definitions.INPUT_TOKENS)[()]
         self._output_tokens = self._values(definitions.OUTPUT_TOKENS)[()]
         self._images = self._values(definitions.IMAGES)[()]
+        self._unhealthy = self._values(definitions.ENGINE_UNHEALTHY)
+        self._start_failures = self._values(definitions.START_FAILURES)[()]
         self._ready = self._values(definitions.READY_REPLICAS)[()]
         self._desired_replicas = self._values(definitions.DESIRED_REPLICAS)
         self._info = self._values(definitions.MODEL_INFO)
@@ -72,6 +74,12 @@ class ModelMetrics:
 
     def describe(self, version: str, task: str, family: str, precision: str, device: str) -> None:
         self._info[version, task, family, precision, device].set(1)
+
+    def record_unhealthy(self, cause: str) -> None:
+        self._unhealthy[cause,].add()
+
+    def record_start_failure(self) -> None:
+        self._start_failures.add()
 
     def set_ready(self, is_ready: bool) -> None:
         self._ready.set(is_ready)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from headwaiter.api.http.catalog import build_catalog_app
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.model_server import ModelServerArgs
-from headwaiter.serving.cluster import root_cause
+from headwaiter.serving.cluster import describe_error
 from headwaiter.serving.config import CATALOG, Service
 from headwaiter.serving.errors import LaunchError, PreconditionError
 from headwaiter.serving.metrics import MetricsError, MetricsExporter, open_metrics
@@ -45,6 +44,9 @@ class SingleProcess:
         self._changing = asyncio.Lock()
         self._retiring: dict[ServedModel, asyncio.Task[None]] = {}
         self._resources = AsyncExitStack()
+        self.must_end = asyncio.Event()
+        """Set if a model can only be replaced with the process; `end_reason` says why."""
+        self.end_reason = ""
 
     async def start(self, on_ready: OnReady = _ignore) -> None:
         """Load all models, then accept requests. Raises LaunchError. Call `stop` in any case."""
@@ -106,7 +108,10 @@ class SingleProcess:
         keys = KeyFile(service.keys) if service.keys is not None else None
         catalog = Catalog(self.models, keys, self._catalog_metrics, local=service.is_local)
         self._http.catalog_app = build_catalog_app(
-            catalog.endpoint, names=self.models.list_names, ready=self.models.are_all_ready
+            catalog.endpoint,
+            names=self.models.list_names,
+            ready=self.models.are_all_ready,
+            alive=self.models.are_all_alive,
         )
         self.models.catalog = catalog
         self.models.current = {name: kept.get(name) or opened[name] for name in args}
@@ -131,7 +136,9 @@ class SingleProcess:
         for name, result in zip(tasks, results, strict=True):
             if isinstance(result, BaseException):
                 await asyncio.gather(*(model.close(0) for model in opened.values()))
-                cause = root_cause("".join(traceback.format_exception_only(result)))
+                cause = describe_error(result)
+                _LOG.error("%s did not start: %s", name, cause)
+                self._metrics.for_model(name).record_start_failure()
                 raise LaunchError(f"{name} did not start: {cause}.") from result
         return opened
 
@@ -150,13 +157,21 @@ class SingleProcess:
                     model.server.observe()
                 except Exception:  # a failed observation must not stop later ones
                     _LOG.exception("metrics of %s could not be observed", model.args.name)
-            stopped = [name for name, model in self.models.current.items() if not model.server.is_ready()]
-            if stopped:
-                await self._reopen(stopped)
+            unhealthy = [model.server for model in self.models.current.values() if not model.server.is_ready()]
+            hung = [server for server in unhealthy if server.health.cause == "hung"]
+            if hung:
+                self.end_reason = f"{hung[0].name} is hung: {hung[0].health.reason}"
+                self.must_end.set()
+                return
+            if unhealthy:
+                await self._reopen([server.name for server in unhealthy])
             await asyncio.sleep(_OBSERVE_SECONDS)
 
     async def _reopen(self, names: Iterable[str]) -> None:
-        """Load models whose engine has stopped again, as Ray replaces unhealthy replicas."""
+        """Load models whose engine has stopped again, as Ray replaces unhealthy replicas.
+
+        A hung thread cannot be ended; it would keep its CPU and memory. The process must then be restarted.
+        """
         _LOG.error("the engine of %s has stopped; it is loaded again", ", ".join(names))
         try:
             await self.reload(self._service)

@@ -72,6 +72,7 @@ class ServedModel:
             app = await build_app(
                 server.endpoint,
                 ready=lambda: server.is_ready() and is_accepting(),
+                alive=server.is_ready,
                 needs_key=args.keys is not None,
                 message_mb=args.settings.limits.message_mb,
             )

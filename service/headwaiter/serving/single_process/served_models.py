@@ -70,6 +70,9 @@ class ServedModels:
     def are_all_ready(self) -> bool:
         return all(self.is_ready(name) for name in self.current)
 
+    def are_all_alive(self) -> bool:
+        return all(model.server.is_ready() for model in self.current.values())
+
     def find(self, name: str | None) -> ServedModel:
         """The model with this name; without a name, the only model. Raises UnknownModelError."""
         if name is None and len(self.current) == 1:
