@@ -15,6 +15,8 @@ from loadtest.abuse.http_connection import HttpConnection, MalformedResponseErro
 CLIENT_CANCELLED = "cancelled by the client"
 DISCONNECTED = "DISCONNECTED"
 HUNG = "HUNG"
+STATUS_LOST = "status lost by the client"
+"""gRPC replaced the server's status by its own because the server ended the call while the client was writing."""
 _GRACE_SECONDS = 30.0  # after the timeout of a request
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
 
@@ -40,7 +42,8 @@ class GrpcSender:
                 else:
                     await call
         except grpc.aio.AioRpcError as error:
-            return error.code().name, error.details() or ""
+            is_lost = method.client_streaming and error.details() == "Internal error from Core"
+            return STATUS_LOST if is_lost else error.code().name, error.details() or ""
         except asyncio.CancelledError:
             if not request.is_cancelled_by_client:
                 raise

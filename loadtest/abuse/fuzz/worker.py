@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from loadtest.abuse.fuzz.requests import FuzzRequestGenerator
-from loadtest.abuse.fuzz.senders import CLIENT_CANCELLED, GrpcSender, HttpSender
+from loadtest.abuse.fuzz.senders import CLIENT_CANCELLED, STATUS_LOST, GrpcSender, HttpSender
 from loadtest.traffic.request_generators import build_workload
 
 EXPECTED_CODES = {
     *("OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"),
-    *("CANCELLED", CLIENT_CANCELLED),
+    *("CANCELLED", CLIENT_CANCELLED, STATUS_LOST),
     *("HTTP 400", "HTTP 404", "HTTP 405", "HTTP 501"),  # from the proxy, which rejects what is not HTTP
 }
 _CONCURRENCY = 24
