@@ -20,6 +20,7 @@ from loadtest.service_process import ServiceProcess
 IDLE_SECONDS = 60.0
 _GAUGES = ("slots_in_use", "queue_depth", "episodes_open")
 _ENDED = ("engine_jobs_finished_total", "engine_jobs_failed_total", "engine_jobs_cancelled_total")
+_POLICY = "policy"
 _TEXT_CLASSIFICATION = "text classification"
 _RESET_PEAK = "5"  # of /proc/PID/clear_refs
 
@@ -65,8 +66,9 @@ class Target:
         metrics, remaining = self.metrics(), {}
         for model in self.models:
             values = {name: metrics.get((name, model), 0.0) for name in _GAUGES}
-            ended = sum(metrics.get((name, model), 0.0) for name in _ENDED)
-            values["jobs"] = metrics.get(("engine_jobs_accepted_total", model), 0.0) - ended
+            if self.descriptions[model].task != _POLICY:  # opening and closing an episode are never counted as ended
+                ended = sum(metrics.get((name, model), 0.0) for name in _ENDED)
+                values["jobs"] = metrics.get(("engine_jobs_accepted_total", model), 0.0) - ended
             remaining |= {f"{name} of {model}": value for name, value in values.items() if value}
         return remaining
 
