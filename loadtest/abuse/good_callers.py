@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headwaiter.client import HeadwaiterError
+from headwaiter.client import HeadwaiterError, RetryPolicy
 from headwaiter.client.aio import AsyncClient
 from headwaiter.client.call import Call, StreamCall
 from headwaiter.client.operations import translate
@@ -89,12 +89,22 @@ class GoodCallers:
 
 @contextmanager
 def good_callers(
-    address: str, models: Sequence[str] = (), *, text: str | None = None, seed: int = 0
+    address: str,
+    models: Sequence[str] = (),
+    *,
+    text: str | None = None,
+    attempt_seconds: float = math.inf,
+    seed: int = 0,
 ) -> Iterator[GoodCallers]:
-    """Start callers of `models` (default: all) that begin paused. With `text`, they only translate this text."""
+    """Start callers of `models` (default: all) that begin paused. With `text`, they only translate this text.
+
+    They abandon and repeat attempts that take longer than `attempt_seconds`.
+    """
     context = multiprocessing.get_context("spawn")
     parent, child = context.Pipe()
-    process = context.Process(target=_main, args=(child, address, list(models), text, seed), daemon=True)
+    process = context.Process(
+        target=_main, args=(child, _Options(address, list(models), text, attempt_seconds, seed)), daemon=True
+    )
     process.start()
     callers = GoodCallers(parent, process)
     try:
@@ -104,20 +114,30 @@ def good_callers(
         callers.stop()
 
 
-def _main(connection: Connection, address: str, models: list[str], text: str | None, seed: int) -> None:
-    asyncio.run(_Loop(connection, address, models, text, seed).run())
+@dataclass(frozen=True, slots=True)
+class _Options:
+    address: str
+    models: list[str]
+    text: str | None
+    attempt_seconds: float
+    seed: int
+
+
+def _main(connection: Connection, options: _Options) -> None:
+    asyncio.run(_Loop(connection, options).run())
 
 
 class _Loop:
-    def __init__(self, connection: Connection, address: str, models: list[str], text: str | None, seed: int) -> None:
-        self._connection, self._address, self._text, self._models = connection, address, text, models
-        self._workload = build_workload(address, dict.fromkeys(models, 1.0), seed=seed)
+    def __init__(self, connection: Connection, options: _Options) -> None:
+        self._connection, self._options = connection, options
+        self._workload = build_workload(options.address, dict.fromkeys(options.models, 1.0), seed=options.seed)
         self._logs: defaultdict[str, PhaseLog] = defaultdict(PhaseLog)
         self._phase, self._is_stopped = PAUSED, asyncio.Event()
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._receive)
-        async with AsyncClient(self._address, timeout=_TIMEOUT_SECONDS) as client:
+        retries = RetryPolicy(attempt_timeout=self._options.attempt_seconds)
+        async with AsyncClient(self._options.address, timeout=_TIMEOUT_SECONDS, retries=retries) as client:
             await asyncio.gather(*(self._call_repeatedly(client) for _ in range(_CALLERS)))
         self._connection.send(dict(self._logs))
 
@@ -151,8 +171,8 @@ class _Loop:
             log.seconds.append(time.perf_counter() - started)
 
     def _next_call(self) -> Any:
-        if self._text is not None:
-            return translate(self._models[0], self._text)
+        if self._options.text is not None:
+            return translate(self._options.models[0], self._options.text)
         generator = self._workload.draw()
         call: Call[Any] | StreamCall = generator.request(transport="http", streamed=_STREAM_SHARE).call  # type: ignore[assignment]
         return call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtest.abuse import hostile_sizes, noisy_neighbour, poison, slow_clients
+from loadtest.abuse import drain, hostile_sizes, noisy_neighbour, poison, sick_replica, slow_clients
 from loadtest.abuse.fuzz import scenario as fuzz
 from loadtest.abuse.scenario import OwnScenario, SharedScenario
 
@@ -14,5 +14,5 @@ SHARED: tuple[SharedScenario, ...] = (
     fuzz.SCENARIO,
 )
 """Run one after the other against the same service."""
-OWN: tuple[OwnScenario, ...] = ()
+OWN: tuple[OwnScenario, ...] = (sick_replica.SCENARIO, drain.SCENARIO)
 """Start services of their own."""

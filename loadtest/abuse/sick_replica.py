@@ -1,0 +1,81 @@
+"""Sick but alive: a replica that hangs, or whose engine fails every step, is replaced; few calls fail meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from loadtest.abuse.good_callers import BASELINE, GoodCallers, good_callers
+from loadtest.abuse.scenario import OwnRun, OwnScenario
+from loadtest.abuse.statistics import milliseconds
+from loadtest.abuse.target import Target, wait_until
+from loadtest.service_process import running_service
+
+MAX_FAILED_SHARE = 0.05
+_REPLICAS = 2
+_REPLACED_SECONDS = 150.0
+_ATTEMPT_SECONDS = 2.0  # a client that knows how long its calls take abandons a silent attempt
+_FAILING, _HUNG = "every step fails", "the process hangs (SIGSTOP)"
+
+
+def run(abuse: OwnRun) -> None:
+    sick_folder = abuse.folder / "sick"
+    sick_folder.mkdir()
+    model = _text_classifier(abuse)
+    config = {model: {**abuse.models[model], "replicas": _REPLICAS, "resources": {"cpus": 0.25}}}
+    program = (sys.executable, "-m", "loadtest.abuse.sick_app", str(sick_folder))
+    with running_service(abuse.folder, config, program=program) as service:
+        target = Target(service)
+        with good_callers(service.grpc, [model], attempt_seconds=_ATTEMPT_SECONDS) as callers:
+            callers.measure(BASELINE, abuse.options.scaled(10, 3))
+            _measure(abuse, target, callers, model, _HUNG, lambda pid: os.kill(pid, signal.SIGSTOP))
+            _measure(abuse, target, callers, model, _FAILING, lambda pid: (sick_folder / str(pid)).touch())
+
+
+def _text_classifier(abuse: OwnRun) -> str:
+    """The model that is made sick: a text classifier is small, and its calls are short."""
+    return next((name for name in abuse.models if "bert" in name or name == "texts"), next(iter(abuse.models)))
+
+
+def _measure(
+    abuse: OwnRun, target: Target, callers: GoodCallers, model: str, sickness: str, infect: Callable[[int], object]
+) -> None:
+    """Make one of the replicas sick under load, and wait until another one has taken its place."""
+    before = target.service.replicas(model)
+    victim = before[0]
+    abuse.report.print_line(f"{abuse.name}: {sickness}")
+    callers.begin(sickness)
+    started = time.monotonic()
+    infect(victim)
+
+    def is_replaced() -> bool:
+        current = target.service.replicas(model)
+        return victim not in current and len(current) == _REPLICAS
+
+    is_met = wait_until(is_replaced, _REPLACED_SECONDS)
+    seconds = time.monotonic() - started
+    time.sleep(abuse.options.scaled(5, 2))  # the new replica has to answer
+    callers.begin(BASELINE)
+    measured = f"{seconds:.0f} s" if is_met else f"not within {_REPLACED_SECONDS:.0f} s"
+    abuse.add(f"{sickness}: replaced after", measured, f"within {_REPLACED_SECONDS:.0f} s", is_met=is_met)
+    log = callers.read()[sickness]
+    total = len(log.failed) + len(log.seconds)
+    share = len(log.failed) / total
+    abuse.add(
+        f"{sickness}: failed calls of {_REPLICAS} replicas' callers, with retries",
+        f"{len(log.failed):,} of {total:,} ({share:.1%}); p95 {milliseconds(log.p95)}",
+        f"at most {MAX_FAILED_SHARE:.0%}",
+        is_met=share <= MAX_FAILED_SHARE,
+    )
+    for failure in log.failed[:3]:
+        abuse.report.print_line(f"  {failure}")
+    if not is_met:
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+
+
+SCENARIO = OwnScenario("sick replica", "a replica that hangs or fails every step is replaced", run)
