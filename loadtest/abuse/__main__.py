@@ -17,7 +17,7 @@ from typing import Any
 from headwaiter.console import CommandConsole
 from loadtest.abuse.good_callers import BASELINE, PAUSED, good_callers
 from loadtest.abuse.report import Report, merge_rows
-from loadtest.abuse.scenario import OwnRun, RunOptions, SharedRun, names, run_shared
+from loadtest.abuse.scenario import OwnRun, OwnScenario, RunOptions, SharedRun, SharedScenario, names, run_shared
 from loadtest.abuse.scenarios import OWN, SHARED
 from loadtest.abuse.target import Target
 from loadtest.deployment_results import record, recorded_rows
@@ -73,7 +73,8 @@ def main() -> int:
 
 
 def _parse_arguments() -> argparse.Namespace:
-    scenarios = "\n".join(f"  {scenario.name:18} {scenario.description}" for scenario in (*SHARED, *OWN))
+    everything: list[SharedScenario | OwnScenario] = [*SHARED, *OWN]
+    scenarios = "\n".join(f"  {scenario.name:18} {scenario.description}" for scenario in everything)
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.abuse",
         description=f"{(__doc__ or '').partition(': ')[2]}\nscenarios:\n{scenarios}",

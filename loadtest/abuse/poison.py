@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 from headwaiter.client import NO_RETRIES, Client, HeadwaiterError
 from headwaiter.client.results import Description
@@ -48,7 +49,7 @@ def _send(address: str, description: Description, start: int, end: float, codes:
         for prompt, beams, tokens in _options(description, start):
             if time.monotonic() > end:
                 return
-            options = {"num_beams": beams, "max_new_tokens": tokens}
+            options: Any = {"num_beams": beams, "max_new_tokens": tokens}
             try:
                 if description.task == "captioning":
                     client.caption(description.name, image, prompt=prompt, **options)

@@ -27,7 +27,7 @@ class SickReplica(ModelReplica):
     async def __init__(self, args: dict[str, Any]) -> None:  # type: ignore[misc]
         sick = Path(args[_FOLDER], str(os.getpid()))
         arguments = {name: value for name, value in args.items() if name != _FOLDER}
-        await super().__init__(arguments)  # type: ignore[misc,func-returns-value]
+        await super().__init__(arguments)  # type: ignore[misc]
         session: Any = self.model.engine.session
         run = session.run
 

@@ -63,7 +63,8 @@ class Target:
 
     def open_work(self) -> dict[str, float]:
         """What is not zero although no request runs: slots, queue, episodes, and jobs that have not ended."""
-        metrics, remaining = self.metrics(), {}
+        metrics = self.metrics()
+        remaining: dict[str, float] = {}
         for model in self.models:
             values = {name: metrics.get((name, model), 0.0) for name in _GAUGES}
             if self.descriptions[model].task != _POLICY:  # opening and closing an episode are never counted as ended

@@ -56,7 +56,8 @@ _ALWAYS_SET = ("max_new_tokens", "decoding")
 
 def random_message(source: random.Random, message_type: type[Message], state_size: int = 5) -> Message:
     """Fill the fields of a message at random; states of policies have `state_size` numbers, most of the time."""
-    return _message(source, message_type.DESCRIPTOR, state_size)
+    descriptor: Any = message_type.DESCRIPTOR
+    return _message(source, descriptor, state_size)
 
 
 def _message(source: random.Random, descriptor: Descriptor, state_size: int) -> Message:
