@@ -28,7 +28,7 @@ def run(abuse: OwnRun) -> None:
     sick_folder.mkdir()
     model = _text_classifier(abuse)
     config = {model: {**abuse.models[model], "replicas": _REPLICAS, "resources": {"cpus": 0.25}}}
-    program = (sys.executable, "-m", "loadtest.abuse.sick_app", str(sick_folder))
+    program = (sys.executable, "-m", "loadtest.abuse.sick_service", str(sick_folder))
     with running_service(abuse.folder, config, program=program) as service:
         target = Target(service)
         with good_callers(service.grpc, [model], attempt_seconds=_ATTEMPT_SECONDS) as callers:
