@@ -18,7 +18,7 @@ from loadtest.service_process import running_service, write_config
 
 MAX_FAILED_SHARE = 0.05
 _REPLICAS = 2
-_REPLACED_SECONDS = 150.0
+_REPLACED_SECONDS = 180.0  # Serve gives a silent process up after 3 × (30 + 5) s, see ray_config
 _ATTEMPT_SECONDS = 2.0  # a client that knows how long its calls take abandons a silent attempt
 _FAILING, _HUNG = "every step fails", "the process hangs (SIGSTOP)"
 
@@ -34,7 +34,7 @@ def run(abuse: OwnRun) -> None:
         with good_callers(service.grpc, [model], attempt_seconds=_ATTEMPT_SECONDS) as callers:
             callers.measure(BASELINE, abuse.options.scaled(10, 3))
             _measure(abuse, target, callers, model, _FAILING, lambda pid: (sick_folder / str(pid)).touch())
-            if not abuse.options.is_short:  # Ray needs more than a minute to give a silent process up
+            if not abuse.options.is_short:  # Serve needs more than a minute to notice it
                 _measure(abuse, target, callers, model, _HUNG, lambda pid: os.kill(pid, signal.SIGSTOP))
 
 
@@ -60,8 +60,7 @@ def _measure(
     infect(victim)
 
     def is_replaced() -> bool:
-        current = target.service.replicas(model)
-        return victim not in current and len(current) == _REPLICAS
+        return len(set(target.service.replicas(model)) - {victim}) >= _REPLICAS
 
     is_met = wait_until(is_replaced, _REPLACED_SECONDS)
     seconds = time.monotonic() - started
@@ -80,9 +79,8 @@ def _measure(
     )
     for failure in log.failed[:3]:
         abuse.report.print_line(f"  {failure}")
-    if not is_met:
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # Serve may still wait for it to end by itself
+        os.kill(victim, signal.SIGKILL)
 
 
 SCENARIO = OwnScenario("sick replica", "a replica that hangs or fails every step is replaced", run)
