@@ -8,7 +8,7 @@ GRPC_PORT ?= 9000
 HTTP_PORT ?= 8000
 METRICS_PORT ?= 8080
 
-.PHONY: help setup test test-fast test-all lint format protos copy-graphs serve ports load peers bench fault-injection soak gpu-smoke zoo resolve lock dist clean
+.PHONY: help setup test test-fast test-all lint format protos copy-graphs serve ports load peers bench fault-injection soak abuse gpu-smoke zoo resolve lock dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 25
@@ -85,6 +85,11 @@ SOAK ?= --calls 100000
 soak: $(READY) ## 100,000 mixed requests; checks that replicas do not grow; writes deploy/RESULTS.md
 	$(BIN)/headwaiter menu export
 	$(BIN)/python -m loadtest.soak $(SOAK)
+
+ABUSE ?= --requests 200000
+abuse: $(READY) ## hostile behaviour beside good callers, 25 minutes; ABUSE='--only fuzz --requests 20000'; writes deploy/RESULTS.md
+	$(BIN)/headwaiter menu export
+	$(BIN)/python -m loadtest.abuse $(ABUSE)
 
 gpu-smoke: ## for a machine with a GPU: every model in fp16 on CUDA compared with the CPU, answers and speed
 	@command -v nvidia-smi > /dev/null || { echo 'There is no GPU here (no nvidia-smi); nothing was tried.'; exit 1; }

@@ -51,6 +51,14 @@ PARTS = {
         "make soak",
         ("model", "memory, start", "memory, end", "growth", "descriptors, start", "descriptors, end"),
     ),
+    "abuse": Part(
+        "Abuse",
+        "Hostile behaviour against the built-in models on Ray, over real sockets, beside callers that behave well. "
+        "Their requests count as failed if the client library raised an error after its retries. Attackers, callers "
+        "and service share the cores of one machine. Memory: growth of a replica's resident memory to its peak.",
+        "make abuse",
+        ("scenario", "what", "measured", "expected"),
+    ),
 }
 
 
@@ -62,6 +70,12 @@ def record(part: str, rows: Sequence[Sequence[str]], note: str = "") -> None:
     data[part] = {"machine": machine(0), "note": note, "rows": [list(row) for row in rows]}
     DATA.write_text(json.dumps(data, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
     REPORT.write_text(report(), encoding="utf-8")
+
+
+def recorded_rows(part: str) -> list[list[str]]:
+    """Return the rows that were recorded last; empty if there are none."""
+    rows: list[list[str]] = _read().get(part, {}).get("rows", [])
+    return rows
 
 
 def report() -> str:

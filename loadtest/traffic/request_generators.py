@@ -174,8 +174,11 @@ class WorkloadMix:
             self._seed,
         )
 
+    def draw(self) -> RequestGenerator:
+        return self._random.choices(self.generators, self._weights)[0]
+
     def request(self, transport: str = "grpc") -> LoadRequest:
-        return self._random.choices(self.generators, self._weights)[0].request(transport=transport)
+        return self.draw().request(transport=transport)
 
 
 def build_workload(address: str, weights: Mapping[str, float], *, seed: int = 0, key: str | None = None) -> WorkloadMix:

@@ -15,12 +15,11 @@ import gevent
 from geventhttpclient import HTTPClient
 from grpc.experimental import gevent as grpc_gevent
 
-from headwaiter.api.http.encoding import dump, to_json_value
 from headwaiter.api.http.events import MEDIA_TYPE
-from headwaiter.api.http.fields import inputs_field, oneof_fields
 from headwaiter.api.http.routes import ROUTES
 from headwaiter.client import NO_RETRIES, Client, HeadwaiterError
 from headwaiter.client.call import Call, EpisodeCall, StreamCall
+from loadtest.traffic.json_bodies import json_body
 from loadtest.traffic.request_generators import LoadRequest
 from loadtest.traffic.samples import CLIENT_CANCELLED
 
@@ -162,16 +161,6 @@ class HttpTransport:
 
     def close(self) -> None:
         self._http.close()
-
-
-def json_body(request: Any) -> bytes:
-    """Return the JSON body of a request; inputs of a oneof become lists named after the field."""
-    content, inputs = to_json_value(request), inputs_field(request.DESCRIPTOR)
-    if inputs is not None and oneof_fields(inputs.message_type):
-        for item in content.pop(inputs.name):
-            for name, value in item.items():
-                content.setdefault(name, []).append(value)
-    return dump(content)
 
 
 def _read_events(response: Any, result: CallResult, started: float, cancel_after: CancelAfter | None) -> None:

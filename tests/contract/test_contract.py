@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client.parser import text_string_to_metric_families
 
+from headwaiter.api.methods import METHODS
 from headwaiter.client import (
     Client,
     DeadlineExceeded,
@@ -168,6 +169,15 @@ def test_too_large_message_is_invalid_with_limit(client: Client, http: Http) -> 
     assert caught.value.limit == 1
     response = http.post("/models/writer/generate", {"prompt": prompts})
     assert (response.status_code, error_of(response)["limit"]) == (400, 1)
+
+
+@pytest.mark.parametrize("name", ["Translate", "TranslateStream"])
+def test_malformed_message_is_invalid(service: ServiceProcess, key: str, name: str) -> None:
+    method, metadata = METHODS[name], [("application", "translator"), ("authorization", f"Bearer {key}")]
+    with grpc.insecure_channel(service.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.stream_stream(method.path)(iter([b"\xff"]), metadata=metadata, timeout=TIMEOUT_SECONDS))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == f"the message is not a valid {method.request.DESCRIPTOR.name}"
 
 
 def test_bad_input_error_has_field_and_limit(client: Client, http: Http) -> None:

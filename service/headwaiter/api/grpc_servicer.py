@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from headwaiter.api.context import REQUEST_ID_HEADER, RequestContext
 from headwaiter.api.endpoint import Endpoint
 from headwaiter.api.errors import FailedError
 from headwaiter.api.methods import METHODS, Method
+from headwaiter.tasks.errors import InputError
 
 _STATUS_DETAILS_HEADER = "grpc-status-details-bin"
 
@@ -83,10 +85,45 @@ def reject(endpoint: Endpoint, method: Method, context: GrpcContext, error: Exce
     _set_error(context, request_context, endpoint.failed(request_context, error))
 
 
+@dataclass(frozen=True, slots=True)
+class MalformedMessage:
+    """Takes the place of a message that could not be parsed, so that the endpoint can reject the call."""
+
+    error: InputError
+
+
+def parse_or_malformed(method: Method) -> Callable[[bytes], Message | MalformedMessage]:
+    """A deserializer that does not raise: gRPC would answer UNKNOWN, with the name of the exception."""
+
+    def parse(content: bytes) -> Message | MalformedMessage:
+        try:
+            return method.request.FromString(content)
+        except DecodeError:
+            return MalformedMessage(
+                InputError(f"the message is not a valid {method.request.DESCRIPTOR.name}", field="")
+            )
+
+    return parse
+
+
+def _check_message(endpoint: Endpoint, request: object, request_context: RequestContext) -> None:
+    if isinstance(request, MalformedMessage):
+        endpoint.accept(request_context)
+        raise endpoint.failed(request_context, request.error)
+
+
+async def _checked_messages(requests: AsyncIterator[Message | MalformedMessage]) -> AsyncIterator[Message]:
+    async for request in requests:
+        if isinstance(request, MalformedMessage):
+            raise request.error
+        yield request
+
+
 def _unary(method: Method) -> Any:
     async def answer(self: Servicer, request: Message, grpc_context: GrpcContext) -> Message:
         request_context = _begin_request(method, grpc_context)
         try:
+            _check_message(self.endpoint, request, request_context)
             return await self.endpoint.answer(request, request_context)
         except FailedError as error:
             _set_error(grpc_context, request_context, error)
@@ -99,6 +136,9 @@ def _stream(method: Method) -> Any:
     async def stream(self: Servicer, request: Any, grpc_context: GrpcContext) -> AsyncGenerator[Message, None]:
         request_context = _begin_request(method, grpc_context)
         try:
+            _check_message(self.endpoint, request, request_context)
+            if method.client_streaming:
+                request = _checked_messages(request)
             async with aclosing(self.endpoint.stream(request, request_context)) as responses:
                 async for response in responses:
                     yield response

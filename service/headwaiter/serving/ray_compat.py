@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from headwaiter.api.grpc_servicer import GrpcContext
+from headwaiter.api.grpc_servicer import GrpcContext, parse_or_malformed
 from headwaiter.api.methods import METHODS, Method
 from headwaiter.serving.errors import PreconditionError
 
@@ -222,7 +222,9 @@ def _with_admission(find_handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return handler
         call = _UnreadCall(call_details.invocation_metadata)
         is_accepted = all(model_server.accept(method, call) for model_server in _model_servers)
-        return handler if is_accepted else grpc.stream_stream_rpc_method_handler(call.reject)
+        if is_accepted:
+            return handler._replace(request_deserializer=parse_or_malformed(method))
+        return grpc.stream_stream_rpc_method_handler(call.reject)
 
     return find_handler_with_admission
 
