@@ -54,7 +54,7 @@ class Decoder(Worker[DecodeJob]):
         self.sequences: list[ActiveSequence] = []  # sequences[i] occupies slot i
         self.running: dict[DecodeJob, None] = {}  # an ordered set, in order of admission
         self.long_jobs = 0  # that run and belong to long requests
-        self._step_seconds = 0.0  # duration of the last step
+        self._run_seconds = 0.0  # duration of the last encoder or decoder run
         self.slots = self.counters.slots = slots
         self._expected_steps = float(_INITIAL_STEPS_ESTIMATE)
         self._max_source_length = session.package.manifest.limits.get("source", 0)
@@ -86,12 +86,15 @@ class Decoder(Worker[DecodeJob]):
         return list(self.running)
 
     def step(self) -> None:
+        self._release_expired()
         self._yield_to_reserved_worker()
         start = time.monotonic()
-        self._release_expired()
         self._admit(self._dequeue_jobs())
+        self._run_seconds = time.monotonic() - start
+        self._yield_to_reserved_worker()
+        start = time.monotonic()
         self._decode()
-        self._step_seconds = time.monotonic() - start
+        self._run_seconds = time.monotonic() - start
 
     def run_alone(self, job: DecodeJob) -> None:
         self._admit([job])
@@ -105,11 +108,11 @@ class Decoder(Worker[DecodeJob]):
     def _yield_to_reserved_worker(self) -> None:
         """Leave the processor to the short requests, if this is one of the first workers and it runs a long request.
 
-        It waits at most for the time of its last step, so the long request keeps at least half of its pace.
+        It waits at most for the time of its last run, so the long request keeps at least half of its pace.
         """
         reserved = self.queue.reserved_worker
         if self.long_jobs and reserved is not None and self in self.queue.workers[:_YIELDING_WORKERS]:
-            reserved.is_idle.wait(self._step_seconds)
+            reserved.is_idle.wait(self._run_seconds)
 
     def _dequeue_jobs(self) -> list[DecodeJob]:
         with self.queue.condition:
