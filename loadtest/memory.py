@@ -36,7 +36,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SETTING"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        sys.stdout.write(json.dumps(_measure(*options.one, options.shapes)))
+        name, setting = options.one
+        sys.stdout.write(json.dumps(_measure(name, setting, options.shapes)))
         return
     rows = []
     for name in options.models:
