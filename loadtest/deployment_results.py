@@ -44,6 +44,14 @@ PARTS = {
         "make fault-injection",
         ("event", "after"),
     ),
+    "memory": Part(
+        "Memory over many shapes",
+        "Resident memory of one process that runs one graph on inputs of random sizes: batches of texts of 4 to 512 "
+        "tokens (BERT of 8 layers of width 512), and images of 64 to 479 pixels a side (DETR of width 128). All rows "
+        "of a model have the same inputs. The engine uses the setting in bold.",
+        "python -m loadtest.memory --record",
+        ("model", "setting", "runs", "loaded", "after a tenth", "after half", "at the end", "run time"),
+    ),
     "soak": Part(
         "Soak",
         "Mixed requests, including streams and episodes, from four clients to one replica of each built-in model; "

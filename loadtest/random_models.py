@@ -88,14 +88,41 @@ def _vit(folder: Path) -> Any:
     return ViTForImageClassification(ViTConfig(num_labels=1000))
 
 
-def _bert(folder: Path) -> Any:
+def _bert(folder: Path, **sizes: int) -> Any:
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-    config = BertConfig(num_labels=2)
+    config = BertConfig(num_labels=2, **sizes)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocabulary = special + [f"word{index}" for index in range(config.vocab_size - len(special))]
     BertTokenizer(vocab={word: index for index, word in enumerate(vocabulary)}).save_pretrained(folder)
     return BertForSequenceClassification(config)
+
+
+def _medium_bert(folder: Path) -> Any:
+    return _bert(folder, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, intermediate_size=2048)
+
+
+def _detr(folder: Path) -> Any:
+    """Half the width of DETR-R50, with a shallow backbone."""
+    from transformers import DetrConfig, DetrForObjectDetection, DetrImageProcessorPil, ResNetConfig
+
+    DetrImageProcessorPil(size={"shortest_edge": 480, "longest_edge": 800}).save_pretrained(folder)
+    backbone = ResNetConfig(
+        embedding_size=32, hidden_sizes=[64, 128, 256], depths=[2, 2, 2], layer_type="basic", out_features=["stage3"]
+    )
+    return DetrForObjectDetection(
+        DetrConfig(
+            use_timm_backbone=False,
+            use_pretrained_backbone=False,
+            backbone=None,
+            backbone_config=backbone,
+            d_model=128,
+            encoder_layers=3,
+            decoder_layers=3,
+            encoder_ffn_dim=512,
+            decoder_ffn_dim=512,
+        )
+    )
 
 
 def _decision_transformer(_: Path) -> Any:
@@ -111,5 +138,7 @@ def _decision_transformer(_: Path) -> Any:
 
 VIT = RandomModel("vit-b16", _vit, ("fp32", "int8"))
 BERT = RandomModel("bert-base", _bert, ("fp32", "int8"))
+MEDIUM_BERT = RandomModel("bert-medium", _medium_bert)
+DETR = RandomModel("detr-medium", _detr)
 POLICY = RandomModel("decision-transformer", _decision_transformer)
 RANDOM_MODELS = {model.name: model for model in (VIT, BERT, POLICY)}

@@ -16,7 +16,7 @@ from headwaiter.api.health import Health
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.methods import Method
 from headwaiter.engine.admission import AdmissionController
-from headwaiter.engine.health import EngineHealth
+from headwaiter.engine.health import Cause, EngineHealth
 from headwaiter.engine.settings import ModelSettings
 from headwaiter.package.manifest import MANIFEST, PackageError, digest, open_package
 from headwaiter.tasks.loading import load_model
@@ -31,7 +31,7 @@ class Metrics(RequestRecorder, TokenLatencyRecorder, Protocol):
 
     def observe_engine(self, snapshot: dict[str, float]) -> None: ...
 
-    def record_unhealthy(self, cause: str) -> None: ...
+    def record_unhealthy(self, cause: Cause) -> None: ...
 
     def set_ready(self, is_ready: bool) -> None: ...
 

@@ -138,6 +138,18 @@ def test_failing_runtime_after_few_steps_makes_engine_unhealthy(worker: Worker[A
         AdmissionController(worker, name="model").admit()
 
 
+def test_failing_decoder_steps_without_prefill_make_engine_unhealthy(packages: Packages) -> None:
+    package = packages("gpt2", "fp32").package
+    worker = open_worker(SickSession(package))
+    worker.start()
+    assert run(worker, good_job(package)) is None
+    session_of(worker).is_failing = True
+    for _ in range(MAX_FAILED_STEPS):
+        assert run(worker, decode_job(package, [3], decoding_parameters(package))) is not None
+    assert becomes_unhealthy(worker)
+    worker.close()
+
+
 def test_failing_runtime_queued_jobs_fail_with_unhealthy_error(worker: Worker[Any], package: Package) -> None:
     session = session_of(worker)
     session.released.clear()

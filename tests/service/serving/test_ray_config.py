@@ -77,6 +77,7 @@ def test_render_model_args(folder: Path) -> None:
             "device": "cpu",
             "threads": 2,
             "max_sequences": 4,
+            "run_timeout_s": 120,
             "batch": {"tokens": 512, "pixels": 200_704},
             "limits": {
                 "max_queue_wait_ms": 2000,

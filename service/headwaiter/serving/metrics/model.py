@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
+from headwaiter.engine.health import Cause
 from headwaiter.serving.metrics import definitions
 from headwaiter.serving.metrics.definitions import Metric, bounded_value
 from headwaiter.serving.metrics.writer import StoredHistogram, StoredValue, Writer
@@ -41,7 +42,9 @@ class ModelMetrics:
         self._input_tokens = self._values(definitions.INPUT_TOKENS)[()]
         self._output_tokens = self._values(definitions.OUTPUT_TOKENS)[()]
         self._images = self._values(definitions.IMAGES)[()]
-        self._unhealthy = self._values(definitions.ENGINE_UNHEALTHY)
+        unhealthy = self._values(definitions.ENGINE_UNHEALTHY)
+        # Exported as 0 from the start, so that Prometheus sees the first increase.
+        self._unhealthy = {cause: unhealthy[cause,] for cause in get_args(Cause)}
         self._start_failures = self._values(definitions.START_FAILURES)[()]
         self._ready = self._values(definitions.READY_REPLICAS)[()]
         self._desired_replicas = self._values(definitions.DESIRED_REPLICAS)
@@ -75,8 +78,8 @@ class ModelMetrics:
     def describe(self, version: str, task: str, family: str, precision: str, device: str) -> None:
         self._info[version, task, family, precision, device].set(1)
 
-    def record_unhealthy(self, cause: str) -> None:
-        self._unhealthy[cause,].add()
+    def record_unhealthy(self, cause: Cause) -> None:
+        self._unhealthy[cause].add()
 
     def record_start_failure(self) -> None:
         self._start_failures.add()
