@@ -52,8 +52,7 @@ def _measure(
     abuse: OwnRun, target: Target, callers: GoodCallers, model: str, sickness: str, infect: Callable[[int], object]
 ) -> None:
     """Make one of the replicas sick under load, and wait until another one has taken its place."""
-    before = target.service.replicas(model)
-    victim = before[0]
+    victim = target.service.replicas(model)[0]
     abuse.report.print_line(f"{abuse.name}: {sickness}")
     callers.begin(sickness)
     started = time.monotonic()

@@ -8,11 +8,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from headwaiter.api.context import REQUEST_ID_HEADER, RequestContext
 from headwaiter.api.endpoint import Endpoint
 from headwaiter.api.errors import FailedError
+from headwaiter.api.grpc_messages import parse_message
 from headwaiter.api.methods import METHODS, Method
 from headwaiter.tasks.errors import InputError
 
@@ -97,11 +98,9 @@ def parse_or_malformed(method: Method) -> Callable[[bytes], Message | MalformedM
 
     def parse(content: bytes) -> Message | MalformedMessage:
         try:
-            return method.request.FromString(content)
-        except DecodeError:
-            return MalformedMessage(
-                InputError(f"the message is not a valid {method.request.DESCRIPTOR.name}", field="")
-            )
+            return parse_message(method, content)
+        except InputError as error:
+            return MalformedMessage(error)
 
     return parse
 

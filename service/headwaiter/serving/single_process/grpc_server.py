@@ -11,9 +11,10 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from headwaiter.api.errors import UnknownModelError
+from headwaiter.api.grpc_messages import parse_message
 from headwaiter.api.grpc_servicer import Servicer, accept, reject
 from headwaiter.api.methods import METHODS, Method
 from headwaiter.api.reflection import V1, V1_ALPHA, reflection_handler
@@ -129,11 +130,8 @@ async def _read(servicer: Servicer | None, method: Method, messages: AsyncIterat
         return _parse_each(method, messages)
     try:
         async for message in messages:
-            return method.request.FromString(message)
+            return parse_message(method, message)
         raise InputError(f"{method.name} needs one {method.request.DESCRIPTOR.name}; the call has none", field="")
-    except DecodeError:
-        error = InputError(f"the message is not a valid {method.request.DESCRIPTOR.name}", field="")
-        reject(servicer.endpoint, method, context, error)
     except InputError as error:
         reject(servicer.endpoint, method, context, error)
     return None
@@ -141,8 +139,4 @@ async def _read(servicer: Servicer | None, method: Method, messages: AsyncIterat
 
 async def _parse_each(method: Method, messages: AsyncIterator[bytes]) -> AsyncIterator[Message]:
     async for message in messages:
-        try:
-            parsed = method.request.FromString(message)
-        except DecodeError:
-            raise InputError(f"a message is not a valid {method.request.DESCRIPTOR.name}", field="") from None
-        yield parsed
+        yield parse_message(method, message)
