@@ -9,14 +9,19 @@ from typing import Any
 from google.protobuf.message import Message
 
 from headwaiter.api.context import RequestContext
+from headwaiter.api.drain import Drain
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
-from headwaiter.api.errors import UnknownModelError
-from headwaiter.api.grpc_servicer import Servicer
-from headwaiter.api.health import Health
+from headwaiter.api.errors import UnknownModelError, absent_model_error
+from headwaiter.api.grpc_servicer import GrpcContext, Servicer, accept, reject
+from headwaiter.api.health import Health, Watchers
+from headwaiter.api.methods import METHODS, Method
 from headwaiter.serving.ray_compat import ServeController
+from headwaiter.serving.single_process.metadata import application_of
+from headwaiter.serving.status import ModelStatus, model_statuses
 from headwaiter.v1 import models_pb2 as pb
 
 NAME = "catalog"
+_LIST = METHODS["ListModels"]
 
 
 class CatalogEndpoint(Endpoint):
@@ -35,6 +40,8 @@ class Catalog(Servicer, Health):
         self, models: Sequence[Mapping[str, str]], keys: KeyChecker | None, recorder: RequestRecorder, *, local: bool
     ) -> None:
         self._models = sorted(models, key=lambda model: model["name"])
+        self.drain, self.watchers = Drain(), Watchers()
+        self._running_replicas: Mapping[str, int] = {}
         self.endpoint = CatalogEndpoint(
             NAME,
             {"ListModels": self._list},
@@ -48,8 +55,24 @@ class Catalog(Servicer, Health):
     def is_ready(self) -> bool:
         return True
 
-    async def names(self) -> list[str]:
+    def names(self) -> list[str]:
         return [model["name"] for model in self._models]
+
+    def not_ready(self) -> list[str]:
+        """The models without a running replica when Serve's state was last read."""
+        return [name for name in self.names() if self._running_replicas.get(name, 1) == 0]
+
+    def accept(self, method: Method, context: GrpcContext) -> bool:  # noqa: ARG002
+        """Reject a call to a model that has no route: it is unknown, or it has no replica now."""
+        application = application_of(context)
+        if application in (None, NAME):
+            return True
+        if accept(self.endpoint, _LIST, context):
+            reject(self.endpoint, _LIST, context, absent_model_error(str(application), self.names()))
+        return False
+
+    def update(self, models: Sequence[ModelStatus]) -> None:
+        self._running_replicas = {model.name: model.running_replicas or 0 for model in models}
 
     async def _list(self, _: pb.ListModelsRequest, __: RequestContext) -> Message:
         ready = await asyncio.to_thread(_running_applications)
@@ -64,9 +87,6 @@ def _running_applications() -> set[str]:
     return {name for name, app in applications.items() if app.status == "RUNNING"}
 
 
-def desired_replicas() -> dict[str, int]:
-    """Serve's target number of replicas by application."""
-    return {
-        name: sum(deployment["target_num_replicas"] for deployment in application["deployments"].values())
-        for name, application in ServeController().applications().items()
-    }
+def read_models() -> list[ModelStatus]:
+    """The state of all models, from Serve's controller."""
+    return model_statuses(ServeController().applications())

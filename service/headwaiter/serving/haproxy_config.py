@@ -5,8 +5,9 @@ changes make these answers those of the API:
 
 - A probe never waits for a replica: it is answered with 503 or UNAVAILABLE at once.
 - An HTTP request that waits for a replica fails when its `x-timeout-ms` has passed.
-- A request whose replica was killed, or that finds none, gets 503 with `retry-after`, or UNAVAILABLE.
-- Without any application, the service is starting or stopping: 503 or UNAVAILABLE instead of 404 or NOT_FOUND.
+- An HTTP request whose replica was killed before it answered is sent to another one.
+- A request that cannot be sent again, or finds no replica, gets 503 with `retry-after`, or UNAVAILABLE.
+- Without any application, and while applications are removed, the answer is 503 or UNAVAILABLE, not 404 or NOT_FOUND.
 - The catalog answers gRPC calls that no other application answers.
 
 Only the standard library is imported, because HAProxy is restarted at every change of replicas. If a line that a change
@@ -29,15 +30,44 @@ _HTTP_PROBES = "{ path_end /healthz /readyz }"
 _GRPC_PROBES = "{ path_beg /grpc.health.v1.Health/ }"
 _USE_BACKEND = re.compile(r"^ *use_backend (\S+) if is_\1 *$")
 _REPLICA = re.compile(r"^ *server (\S+) (\S+)( proto h2)? check\b(?!.* backup)")
-_DEADLINE = (  # 100 ms after the deadline, at which a replica itself fails the request
-    "    http-request set-timeout server req.hdr(x-timeout-ms),add(100)"
-    " if { req.hdr(x-timeout-ms) -m reg ^[0-9]{1,9}$ }"
-)
 NO_REPLICA = "the model has no replica that could answer; try again"
 NO_ANSWER = "no replica answered before the deadline"
 NO_APPLICATION = "the service is starting or stopping; try again"
 _RETRY_AFTER_SECONDS = 1
 _UNAVAILABLE = 14
+_FROM_RAY = "{ srv_name -m beg SERVE_PROXY_ACTOR }"
+"""Ray Serve's own proxy has answered. It finds nothing while the applications are being removed."""
+
+
+def _error(code: str, message: str) -> str:
+    return json.dumps({"error": {"code": code, "message": message}}, separators=(",", ":"))
+
+
+def _unavailable(message: str) -> str:
+    body = json.dumps(_error("UNAVAILABLE", message))  # quotes and escapes it for HAProxy, too
+    return f"status 503 content-type application/json hdr retry-after {_RETRY_AFTER_SECONDS} string {body}"
+
+
+_HTTP_ANSWER = f"    http-request return {_unavailable(NO_APPLICATION)}"
+_GRPC_ANSWER = f'    http-request return status 200 hdr grpc-status {_UNAVAILABLE} hdr grpc-message "{NO_APPLICATION}"'
+_HTTP_REQUESTS = [
+    # 100 ms after the deadline, at which a replica itself fails the request
+    "    http-request set-timeout server req.hdr(x-timeout-ms),add(100)"
+    " if { req.hdr(x-timeout-ms) -m reg ^[0-9]{1,9}$ }",
+    # Requests have no side effects, so one whose replica was killed before it answered goes to another one. HAProxy can
+    # repeat up to 16 KB. It would close the client's connection without a response if the replica's connection was
+    # reused. Few retries, because the request itself may be what ends the replicas.
+    "    http-reuse never",
+    "    retry-on conn-failure empty-response",
+    "    retries 2",
+    f"    http-response return {_unavailable(NO_APPLICATION)} if {_FROM_RAY} {{ status 404 }}"
+    " { res.hdr(content-type) -m beg text/plain }",
+]
+_NOT_FOUND_BY_RAY = f"if {_FROM_RAY} {{ res.hdr(grpc-status) 5 }} !{{ res.hdr(grpc-status-details-bin) -m found }}"
+_GRPC_CALLS = [
+    f'    http-response set-header grpc-message "{NO_APPLICATION}" {_NOT_FOUND_BY_RAY}',
+    f"    http-response set-header grpc-status {_UNAVAILABLE} {_NOT_FOUND_BY_RAY}",
+]
 
 
 def change(config: str, folder: Path, catalog: str) -> str:
@@ -54,12 +84,12 @@ def change(config: str, folder: Path, catalog: str) -> str:
         elif header == _GRPC_FRONTEND:
             lines[:] = _with_default(_with_probes(lines, _GRPC_PROBES), catalog) + grpc_errors
         elif header in (_HTTP_DEFAULT, _GRPC_DEFAULT):
-            answer = _http_default() if header == _HTTP_DEFAULT else _grpc_default()
+            answer = _GRPC_ANSWER if header == _GRPC_DEFAULT else _HTTP_ANSWER
             lines[:] = [line for line in lines if not line.lstrip().startswith("http-request return")] + [answer]
         elif header.removeprefix("backend ") in http:
-            lines.append(_DEADLINE)
+            lines[:] = [line for line in lines if not line.lstrip().startswith("http-reuse")] + _HTTP_REQUESTS
         elif header.removeprefix("backend ") in grpc:
-            lines.extend(grpc_errors)
+            lines.extend([*grpc_errors, *_GRPC_CALLS])
     for name in http:
         sections[f"backend {name}-probe"] = _probe_backend(name, sections.get(f"backend {name}", []), [])
     for name in grpc:
@@ -131,25 +161,6 @@ def _probe_backend(name: str, backend: _Section, errors: _Section) -> _Section:
         *errors,
         *(f"    server {match[1]} {match[2]}{match[3] or ''} track {name}/{match[1]}" for match in replicas),
     ]
-
-
-def _http_default() -> str:
-    body = json.dumps(_error("UNAVAILABLE", NO_APPLICATION))  # quotes and escapes it for HAProxy, too
-    return (
-        "    http-request return status 503 content-type application/json"
-        f" hdr retry-after {_RETRY_AFTER_SECONDS} string {body}"
-    )
-
-
-def _grpc_default() -> str:
-    return (
-        "    http-request return status 200 hdr content-type application/grpc"
-        f' hdr grpc-status {_UNAVAILABLE} hdr grpc-message "{NO_APPLICATION}"'
-    )
-
-
-def _error(code: str, message: str) -> str:
-    return json.dumps({"error": {"code": code, "message": message}}, separators=(",", ":"))
 
 
 def _response(status: str, body: str, *headers: str) -> bytes:

@@ -60,6 +60,8 @@ PROXY_PORTS = (
 )
 
 HAPROXY_BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+
+
 def haproxy_script(catalog: str) -> str | None:
     """A program to run instead of HAProxy that changes its configuration first: see `haproxy_config`.
 
@@ -138,6 +140,15 @@ class ServeController:
     def check_alive(self) -> None:
         """Raises RayError once the controller has exited."""
         self._ray.get(self._controller.check_alive.remote())
+
+
+def is_replica_stopping() -> bool:
+    """Whether Serve has begun to stop the replica of this process. Serve does not notify user code."""
+    import ray
+
+    actors: Any = ray._private.worker.global_worker.actors
+    replicas = (getattr(actor, "_replica_impl", None) for actor in actors.values())
+    return any(bool(getattr(replica, "_shutting_down", False)) for replica in replicas)
 
 
 def log_directory() -> Path:

@@ -27,14 +27,21 @@ _PAGES = "headwaiter.api.http.pages"
 _CONTENT_SECURITY_POLICY = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def new_app(name: str, ready: Callable[[], bool], *, openapi_url: str | None = None) -> FastAPI:
+def new_app(
+    name: str,
+    ready: Callable[[], bool],
+    *,
+    not_ready_message: Callable[[Request], str] | None = None,
+    openapi_url: str | None = None,
+) -> FastAPI:
     async def healthz(_: Request) -> Response:
         return json_response({"name": name, "alive": True})
 
-    async def readyz(_: Request) -> Response:
+    async def readyz(request: Request) -> Response:
         if ready():
             return json_response({"name": name, "ready": True})
-        return respond(Failure(StatusCode.UNAVAILABLE, f"{name} is not ready"))
+        message = f"{name} is not ready" if not_ready_message is None else not_ready_message(request)
+        return respond(Failure(StatusCode.UNAVAILABLE, message))
 
     app = FastAPI(
         openapi_url=openapi_url,
