@@ -177,7 +177,7 @@ _NO_REPLICA_MESSAGE = "Model {model!r} has no running replica: the service is st
 
 
 def check_not_found(error: NotFound, model: str, names: Sequence[str] | None) -> HeadwaiterError:
-    """Complete the error about an unknown model with the names of the models, which the service may have stated already.
+    """Complete the error about an unknown model with the names of the models, unless it has them.
 
     Ray Serve's proxy also returns NOT_FOUND while an application has no route. `names` shows it: the catalog lists the
     model, or is not there itself (None).

@@ -29,6 +29,7 @@ _HTTP_DEFAULT, _GRPC_DEFAULT = "backend default_backend", "backend default_grpc_
 _HTTP_PROBES = "{ path_end /healthz /readyz }"
 _GRPC_PROBES = "{ path_beg /grpc.health.v1.Health/ }"
 _USE_BACKEND = re.compile(r"^ *use_backend (\S+) if is_\1 *$")
+_FALLBACK = re.compile(r"^ *server \S+ \S+( proto h2)? check backup *$")
 _REPLICA = re.compile(r"^ *server (\S+) (\S+)( proto h2)? check\b(?!.* backup)")
 NO_REPLICA = "the model has no replica that could answer; try again"
 NO_ANSWER = "no replica answered before the deadline"
@@ -63,17 +64,15 @@ _HTTP_REQUESTS = [
     f"    http-response return {_unavailable(NO_APPLICATION)} if {_FROM_RAY} {{ status 404 }}"
     " { res.hdr(content-type) -m beg text/plain }",
 ]
-_NOT_FOUND_BY_RAY = f"if {_FROM_RAY} {{ res.hdr(grpc-status) 5 }} !{{ res.hdr(grpc-status-details-bin) -m found }}"
-_GRPC_CALLS = [
-    f'    http-response set-header grpc-message "{NO_APPLICATION}" {_NOT_FOUND_BY_RAY}',
-    f"    http-response set-header grpc-status {_UNAVAILABLE} {_NOT_FOUND_BY_RAY}",
-]
 
 
 def change(config: str, folder: Path, catalog: str) -> str:
     """The changed configuration. `folder` has the files of `error_files`, `catalog` is the name of an application."""
     sections = _split(config)
     http, grpc = (_backends(sections.get(name, [])) for name in (_HTTP_FRONTEND, _GRPC_FRONTEND))
+    catalog_backend = _catalog_backend(sections.get(_GRPC_FRONTEND, []), catalog)
+    # Without a replica of the catalog the service is starting or stopping, and Ray Serve's proxy returns NOT_FOUND.
+    has_catalog = any(_REPLICA.match(line) for line in sections.get(f"backend {catalog_backend}", []))
     http_errors = [f"    errorfile {status} {folder / name}" for status, name in _HTTP_ERRORS.items()]
     grpc_errors = [f"    errorfile {status} {folder / _GRPC_ERROR}" for status in _HTTP_ERRORS]
     for header, lines in sections.items():
@@ -82,14 +81,14 @@ def change(config: str, folder: Path, catalog: str) -> str:
         elif header == _HTTP_FRONTEND:
             lines[:] = _with_probes(lines, _HTTP_PROBES)
         elif header == _GRPC_FRONTEND:
-            lines[:] = _with_default(_with_probes(lines, _GRPC_PROBES), catalog) + grpc_errors
+            lines[:] = _with_default(_with_probes(lines, _GRPC_PROBES), catalog_backend) + grpc_errors
         elif header in (_HTTP_DEFAULT, _GRPC_DEFAULT):
             answer = _GRPC_ANSWER if header == _GRPC_DEFAULT else _HTTP_ANSWER
             lines[:] = [line for line in lines if not line.lstrip().startswith("http-request return")] + [answer]
         elif header.removeprefix("backend ") in http:
             lines[:] = [line for line in lines if not line.lstrip().startswith("http-reuse")] + _HTTP_REQUESTS
         elif header.removeprefix("backend ") in grpc:
-            lines.extend([*grpc_errors, *_GRPC_CALLS])
+            lines[:] = [line for line in lines if has_catalog or not _FALLBACK.match(line)] + grpc_errors
     for name in http:
         sections[f"backend {name}-probe"] = _probe_backend(name, sections.get(f"backend {name}", []), [])
     for name in grpc:
@@ -139,13 +138,16 @@ def _probe_rule(line: str, probes: str) -> Iterator[str]:
     yield line
 
 
-def _with_default(grpc_frontend: _Section, catalog: str) -> _Section:
-    """Make the catalog the default backend, if it is served."""
+def _catalog_backend(grpc_frontend: _Section, catalog: str) -> str | None:
     route = re.compile(rf"^ *acl is_(\S+) req\.hdr\(application\) -m str {re.escape(catalog)} *$")
-    backend = next((match[1] for line in grpc_frontend if (match := route.match(line))), "default_grpc_backend")
+    return next((match[1] for line in grpc_frontend if (match := route.match(line))), None)
+
+
+def _with_default(grpc_frontend: _Section, backend: str | None) -> _Section:
+    is_default = [line.split() == ["default_backend", "default_grpc_backend"] for line in grpc_frontend]
     return [
-        f"    default_backend {backend}" if line.split() == ["default_backend", "default_grpc_backend"] else line
-        for line in grpc_frontend
+        f"    default_backend {backend}" if changes and backend is not None else line
+        for line, changes in zip(grpc_frontend, is_default, strict=True)
     ]
 
 
