@@ -5,8 +5,8 @@ changes make these answers those of the API:
 
 - A probe never waits for a replica: it is answered with 503 or UNAVAILABLE at once.
 - An HTTP request that waits for a replica fails when its `x-timeout-ms` has passed.
-- An HTTP request whose replica was killed before it answered is sent to another one.
-- A request that cannot be sent again, or finds no replica, gets 503 with `retry-after`, or UNAVAILABLE.
+- A request that finds no replica, or whose replica was killed, gets 503 with `retry-after`, or UNAVAILABLE. An HTTP
+  request that HAProxy has received at once is sent to another replica instead.
 - Without any application, and while applications are removed, the answer is 503 or UNAVAILABLE, not 404 or NOT_FOUND.
 - The catalog answers gRPC calls that no other application answers.
 
@@ -55,9 +55,9 @@ _HTTP_REQUESTS = [
     # 100 ms after the deadline, at which a replica itself fails the request
     "    http-request set-timeout server req.hdr(x-timeout-ms),add(100)"
     " if { req.hdr(x-timeout-ms) -m reg ^[0-9]{1,9}$ }",
-    # Requests have no side effects, so one whose replica was killed before it answered goes to another one. HAProxy can
-    # repeat up to 16 KB. It would close the client's connection without a response if the replica's connection was
-    # reused. Few retries, because the request itself may be what ends the replicas.
+    # Requests have no side effects, so HAProxy may send one whose replica was killed before it answered to another
+    # replica. Few retries, because the request itself may be what ends the replicas. Without `empty-response`, and with
+    # reused connections to replicas, HAProxy would close the client's connection without a response.
     "    http-reuse never",
     "    retry-on conn-failure empty-response",
     "    retries 2",
