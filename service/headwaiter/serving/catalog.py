@@ -41,7 +41,7 @@ class Catalog(Servicer, Health):
     ) -> None:
         self._models = sorted(models, key=lambda model: model["name"])
         self.drain, self.watchers = Drain(), Watchers()
-        self._running_replicas: Mapping[str, int] = {}
+        self._down: set[str] = set()
         self.endpoint = CatalogEndpoint(
             NAME,
             {"ListModels": self._list},
@@ -59,8 +59,8 @@ class Catalog(Servicer, Health):
         return [model["name"] for model in self._models]
 
     def not_ready(self) -> list[str]:
-        """The models without a running replica when Serve's state was last read."""
-        return [name for name in self.names() if self._running_replicas.get(name, 1) == 0]
+        """The models that should have a replica but had none running when Serve's state was last read."""
+        return [name for name in self.names() if name in self._down]
 
     def accept(self, method: Method, context: GrpcContext) -> bool:  # noqa: ARG002
         """Reject a call to a model that has no route: it is unknown, or it has no replica now."""
@@ -72,7 +72,7 @@ class Catalog(Servicer, Health):
         return False
 
     def update(self, models: Sequence[ModelStatus]) -> None:
-        self._running_replicas = {model.name: model.running_replicas or 0 for model in models}
+        self._down = {model.name for model in models if model.desired_replicas and not model.running_replicas}
 
     async def _list(self, _: pb.ListModelsRequest, __: RequestContext) -> Message:
         ready = await asyncio.to_thread(_running_applications)
