@@ -67,8 +67,9 @@ async def test_idle_episode_at_drain_is_unavailable_after_a_grace_period(
     async with serving(packages, "decision_transformer", max_sequences=2) as (channel, server):
         episode = policy_pb2_grpc.PolicyStub(channel).Episode()
         await episode.write(policy_pb2.EpisodeRequest(start=policy_pb2.Start(target_return=1.0)))
-        size = server.model.manifest.policy.state_size
-        step = policy_pb2.EpisodeRequest(observation=policy_pb2.Observation(state=[0.0] * size))
+        policy = server.model.manifest.policy
+        assert policy is not None
+        step = policy_pb2.EpisodeRequest(observation=policy_pb2.Observation(state=[0.0] * policy.state_size))
         await episode.write(step)
         await episode.read()
         began_at = time.monotonic()

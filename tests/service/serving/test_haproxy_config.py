@@ -91,11 +91,11 @@ class _Response:
 
 @dataclass
 class _Proxy:
-    http: int
-    grpc: int
+    http_port: int
+    grpc_port: int
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.http, timeout=_TIMEOUT_SECONDS)
+        return http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=_TIMEOUT_SECONDS)
 
     def send(
         self, method: str, path: str, connection: http.client.HTTPConnection | None = None, **headers: str
@@ -106,7 +106,7 @@ class _Proxy:
         return _Response(response.status, dict(response.getheaders()), response.read(), time.monotonic() - started_at)
 
     def check(self, application: str) -> grpc.RpcError:
-        with grpc.insecure_channel(f"127.0.0.1:{self.grpc}") as channel, pytest.raises(grpc.RpcError) as caught:
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel, pytest.raises(grpc.RpcError) as caught:
             health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(), metadata=[("application", application)], timeout=_TIMEOUT_SECONDS
             )
@@ -242,7 +242,7 @@ def test_grpc_call_while_the_catalog_has_no_replica_is_unavailable(
 ) -> None:
     """Instead of Ray's proxy, which knows no application while the service stops."""
     with _proxy(tmp_path, applications=applications) as proxy:
-        channel = grpc.insecure_channel(f"127.0.0.1:{proxy.grpc}")
+        channel = grpc.insecure_channel(f"127.0.0.1:{proxy.grpc_port}")
         send = channel.unary_unary("/headwaiter.v1.Models/Describe")
         with channel, pytest.raises(grpc.RpcError) as caught:
             send(b"", metadata=[("application", "one")], timeout=_TIMEOUT_SECONDS)
