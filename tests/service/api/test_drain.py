@@ -74,6 +74,7 @@ async def test_idle_episode_at_drain_is_unavailable_after_a_grace_period(
         await episode.read()
         began_at = time.monotonic()
         server.drain.begin()
+        step.observation.reward = 0.0
         await episode.write(step)  # accepted during the grace period
         await episode.read()
         with pytest.raises(grpc.aio.AioRpcError, match="stopping") as caught:

@@ -6,12 +6,10 @@ import asyncio
 import time
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headwaiter.client import AsyncClient
 from headwaiter.serving.single_process import process as process_module
-from headwaiter.v1 import common_pb2, generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+from headwaiter.v1 import policy_pb2, policy_pb2_grpc
 from tests.service.serving.single_process.conftest import Run
 
 MODELS = {"player": ("decision_transformer", {"max_sequences": 4}), "writer": ("gpt2", {"max_sequences": 4})}
@@ -33,25 +31,3 @@ async def test_drain_with_watcher_and_idle_episode_ends_long_before_its_bound(ru
         assert await episode.code() is grpc.StatusCode.UNAVAILABLE
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await watch.read() == grpc.aio.EOF
-
-
-async def test_stop_with_reader_that_does_not_read_ends_within_its_bound(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_module, "DRAIN_SECONDS", 1.0)
-    window = [("grpc.http2.lookahead_bytes", 1)]
-    async with run(MODELS) as (process, service):
-        address = f"127.0.0.1:{service.config.grpc.port}"
-        async with AsyncClient(address) as client, grpc.aio.insecure_channel(address, options=window) as channel:
-            request = generation_pb2.GenerateRequest(
-                prompt=["once"], decoding=common_pb2.Decoding(num_beams=1, max_new_tokens=20)
-            )
-            stream = generation_pb2_grpc.GenerationStub(channel).GenerateStream(
-                request, metadata=[("application", "writer")]
-            )
-            await stream.read()  # and no more
-            assert await client.generate("writer", "once", num_beams=1, max_new_tokens=2)
-            started_at = time.monotonic()
-            await process.drain()
-            await process.stop()
-            assert time.monotonic() - started_at < 10
