@@ -109,6 +109,10 @@ class Endpoint:
             self._admission.admit()
         context.is_accepted = True
 
+    def is_authenticated(self, context: RequestContext) -> bool:
+        """Whether the client may see the names of the models. For pages that also answer clients without a key."""
+        return self._keys is None or self._keys.check(context.bearer) is not None
+
     def failed(self, context: RequestContext, error: BaseException) -> FailedError:
         """Record and log a failed request; return the error to raise."""
         failure = to_failure(error, context.request_id)

@@ -4,7 +4,7 @@ offending field and its limit."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,20 @@ class UnknownModelError(Exception):
         super().__init__(f"{problem}; available models: {', '.join(available) or 'none'}")
 
 
+class NoReplicaError(Exception):
+    """The model is configured, but none of its replicas runs."""
+
+    retry_after = 1.0
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has no running replica; try again")
+
+
+def absent_model_error(name: str, configured: Collection[str]) -> Exception:
+    """The error of a call to a model that does not answer: it has no replica now, or there is no such model."""
+    return NoReplicaError(name) if name in configured else UnknownModelError(name, configured)
+
+
 STATUS_CODES: dict[type[BaseException], StatusCode] = {
     InputError: StatusCode.INVALID_ARGUMENT,
     UnauthenticatedError: StatusCode.UNAUTHENTICATED,
@@ -61,6 +75,7 @@ STATUS_CODES: dict[type[BaseException], StatusCode] = {
     asyncio.CancelledError: StatusCode.CANCELLED,
     PeerDisconnectedError: StatusCode.CANCELLED,
     ClosedError: StatusCode.UNAVAILABLE,
+    NoReplicaError: StatusCode.UNAVAILABLE,
 }
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.OK: 200,

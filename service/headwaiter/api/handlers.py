@@ -12,13 +12,14 @@ from google.protobuf.message import Message
 
 from headwaiter.api.context import RequestContext
 from headwaiter.api.description import describe
+from headwaiter.api.drain import Drain
 from headwaiter.api.endpoint import Handlers, StreamingHandler, UnaryHandler
 from headwaiter.api.executor import RequestExecutor, attach_total_usage, attach_usage
 from headwaiter.tasks.task import SessionMethod, Task, TaskMethod, TextStreamMethod, UnaryMethod
 from headwaiter.v1 import common_pb2
 
 
-def build_handlers(executor: RequestExecutor, task: Task[Any]) -> Handlers:
+def build_handlers(executor: RequestExecutor, task: Task[Any], drain: Drain) -> Handlers:
     """Handlers by method name: those of the task, and Describe."""
     description = describe(executor.identity.name, task)
 
@@ -26,19 +27,19 @@ def build_handlers(executor: RequestExecutor, task: Task[Any]) -> Handlers:
         return description
 
     return {
-        **{name: _handler(executor, method) for name, method in task.methods().items()},
+        **{name: _handler(executor, method, drain) for name, method in task.methods().items()},
         "Describe": handle_describe,
     }
 
 
-def _handler(executor: RequestExecutor, method: TaskMethod) -> UnaryHandler | StreamingHandler:
+def _handler(executor: RequestExecutor, method: TaskMethod, drain: Drain) -> UnaryHandler | StreamingHandler:
     match method:
         case UnaryMethod():
             return _unary(executor, method)
         case TextStreamMethod():
             return _text_stream(executor, method)
         case SessionMethod():
-            return _session(executor, method)
+            return _session(executor, method, drain)
 
 
 def _unary(executor: RequestExecutor, method: UnaryMethod[Any, Any]) -> UnaryHandler:
@@ -75,11 +76,11 @@ def _text_stream(executor: RequestExecutor, method: TextStreamMethod[Any]) -> St
     return handle
 
 
-def _session(executor: RequestExecutor, method: SessionMethod) -> StreamingHandler:
+def _session(executor: RequestExecutor, method: SessionMethod, drain: Drain) -> StreamingHandler:
     async def handle(requests: AsyncIterator[Message], context: RequestContext) -> AsyncGenerator[Message, None]:
         session = method.open()
         try:
-            async for request in requests:
+            async for request in drain.limit(requests):
                 answer = await session.receive(request)
                 if answer is not None:
                     response, context.timing = answer

@@ -8,11 +8,12 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from headwaiter.api.drain import Drain
 from headwaiter.api.endpoint import Endpoint, RequestRecorder
 from headwaiter.api.executor import ModelIdentity, RequestExecutor, TokenLatencyRecorder
 from headwaiter.api.grpc_servicer import GrpcContext, Servicer, accept
 from headwaiter.api.handlers import build_handlers
-from headwaiter.api.health import Health
+from headwaiter.api.health import Health, Watchers
 from headwaiter.api.keys import KeyFile
 from headwaiter.api.methods import Method
 from headwaiter.engine.admission import AdmissionController
@@ -55,6 +56,7 @@ class ModelServer(Servicer, Health):
     def __init__(self, args: ModelServerArgs, metrics: Metrics) -> None:
         self.name, self.metrics = args.name, metrics
         self._is_health_reported = False
+        self.drain, self.watchers = Drain(), Watchers()
         package = open_package(args.folder)
         if args.fingerprint not in (None, digest(package.file(MANIFEST))):
             raise PackageError(f"{args.folder} has changed since it was deployed; deploy it again.")
@@ -64,7 +66,7 @@ class ModelServer(Servicer, Health):
         self.executor = RequestExecutor(ModelIdentity(args.name, manifest.version), metrics)
         self.endpoint = Endpoint(
             args.name,
-            build_handlers(self.executor, self.model.task),
+            build_handlers(self.executor, self.model.task, self.drain),
             task_description=manifest.task_description,
             keys=KeyFile(args.keys) if args.keys is not None else None,
             recorder=metrics,

@@ -172,12 +172,27 @@ def from_rpc(error: grpc.RpcError, *, address: str, model: str, request_id: str)
     return _ERROR_TYPES.get(code, HeadwaiterError)(message, code=code, request_id=request_id, **attributes)
 
 
-def with_model_names(error: NotFound, names: Sequence[str]) -> NotFound:
-    """Return the error with the names of the models that are served, unless the service has stated them already."""
-    available = f"available models: {', '.join(names) or 'none'}"
-    if available in error.message:
+_NAMES = "available models: "
+_NO_REPLICA_MESSAGE = "Model {model!r} has no running replica: the service is starting, stopping or replacing it."
+
+
+def check_not_found(error: NotFound, model: str, names: Sequence[str] | None) -> HeadwaiterError:
+    """Complete the error about an unknown model with the names of the models, unless it has them.
+
+    Ray Serve's proxy also returns NOT_FOUND while an application has no route. `names` shows it: the catalog lists the
+    model, or is not there itself (None).
+    """
+    if _NAMES in error.message:
         return error
-    return NotFound(f"{error.message.removesuffix('.')}; {available}.", request_id=error.request_id)
+    if names is None or model in names:
+        return Unavailable(_NO_REPLICA_MESSAGE.format(model=model), request_id=error.request_id)
+    listed = f"{_NAMES}{', '.join(names) or 'none'}"
+    return NotFound(f"{error.message.removesuffix('.')}; {listed}.", request_id=error.request_id)
+
+
+def is_catalog_absent(error: grpc.RpcError) -> bool:
+    """Whether the call that lists the models failed because the service is starting or stopping."""
+    return error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE)
 
 
 def _parse_details(details: Iterable[Any]) -> dict[str, Any]:

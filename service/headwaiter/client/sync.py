@@ -14,7 +14,14 @@ import grpc
 
 from headwaiter.client import operations
 from headwaiter.client.call import Call, EpisodeCall, StreamCall
-from headwaiter.client.errors import DeadlineExceeded, HeadwaiterError, NotFound, Unavailable, with_model_names
+from headwaiter.client.errors import (
+    DeadlineExceeded,
+    HeadwaiterError,
+    NotFound,
+    Unavailable,
+    check_not_found,
+    is_catalog_absent,
+)
 from headwaiter.client.methods import client_method
 from headwaiter.client.protocol import BaseClient, RpcContext, bind
 from headwaiter.client.requests import ActionLike, Numbers, Step
@@ -110,9 +117,10 @@ class Client(BaseClient, _Closeable):
             return failure
         try:
             reply = bind(self._channel, "ListModels")(**rpc_context.list_models_arguments())
-        except grpc.RpcError:
-            return failure
-        return with_model_names(failure, [model.name for model in reply.models])
+        except grpc.RpcError as catalog_error:
+            is_absent = is_catalog_absent(catalog_error)
+            return check_not_found(failure, rpc_context.model, None) if is_absent else failure
+        return check_not_found(failure, rpc_context.model, [model.name for model in reply.models])
 
     def events(self, call: StreamCall) -> Generator[Any]:
         """Yield the raw events of a streaming call. It is retried only before the first event."""

@@ -8,17 +8,21 @@ from typing import Any
 from google.protobuf.message import Message
 
 from headwaiter.api.context import RequestContext
+from headwaiter.api.drain import Drain
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
-from headwaiter.api.errors import UnknownModelError
-from headwaiter.api.grpc_servicer import GrpcContext, Servicer, accept
-from headwaiter.api.health import Health
-from headwaiter.api.methods import Method
+from headwaiter.api.errors import UnknownModelError, absent_model_error
+from headwaiter.api.grpc_servicer import GrpcContext, Servicer, accept, reject
+from headwaiter.api.health import Health, Watchers
+from headwaiter.api.methods import METHODS, Method
 from headwaiter.serving.cached_value import CachedValue
 from headwaiter.serving.config import CATALOG_MESSAGE_MB
 from headwaiter.serving.ray_compat import ServeController
+from headwaiter.serving.single_process.metadata import application_of
+from headwaiter.serving.status import ModelStatus, model_statuses
 from headwaiter.v1 import models_pb2 as pb
 
 NAME = "catalog"
+_LIST = METHODS["ListModels"]
 
 
 class CatalogEndpoint(Endpoint):
@@ -37,6 +41,8 @@ class Catalog(Servicer, Health):
         self, models: Sequence[Mapping[str, str]], keys: KeyChecker | None, recorder: RequestRecorder, *, local: bool
     ) -> None:
         self._models = sorted(models, key=lambda model: model["name"])
+        self.drain, self.watchers = Drain(), Watchers()
+        self._down: set[str] = set()
         self.endpoint = CatalogEndpoint(
             NAME,
             {"ListModels": self._list},
@@ -49,15 +55,30 @@ class Catalog(Servicer, Health):
         self._running = CachedValue(_running_applications)
         self.endpoint.model_names = [model["name"] for model in self._models]
 
-    def accept(self, method: Method, context: GrpcContext) -> bool:
-        """Authenticate a call before it is dispatched; if not accepted, sets the error on `context`."""
-        return accept(self.endpoint, method, context)
-
     def is_ready(self) -> bool:
         return True
 
-    async def names(self) -> list[str]:
+    def names(self) -> list[str]:
         return [model["name"] for model in self._models]
+
+    def not_ready(self) -> list[str]:
+        """The models that should have a replica but had none running when Serve's state was last read."""
+        return [name for name in self.names() if name in self._down]
+
+    def accept(self, method: Method, context: GrpcContext) -> bool:
+        """Authenticate a call before it is dispatched; if not accepted, sets the error on `context`.
+
+        A call to a model that has no route is rejected: the model is unknown, or it has no replica now.
+        """
+        application = application_of(context)
+        if application in (None, NAME):
+            return accept(self.endpoint, method, context)
+        if accept(self.endpoint, _LIST, context):
+            reject(self.endpoint, _LIST, context, absent_model_error(str(application), self.names()))
+        return False
+
+    def update(self, models: Sequence[ModelStatus]) -> None:
+        self._down = {model.name for model in models if model.desired_replicas and not model.running_replicas}
 
     async def _list(self, _: pb.ListModelsRequest, __: RequestContext) -> Message:
         ready = await self._running.get()
@@ -72,9 +93,6 @@ def _running_applications() -> set[str]:
     return {name for name, app in applications.items() if app.status == "RUNNING"}
 
 
-def desired_replicas() -> dict[str, int]:
-    """Serve's target number of replicas by application."""
-    return {
-        name: sum(deployment["target_num_replicas"] for deployment in application["deployments"].values())
-        for name, application in ServeController().applications().items()
-    }
+def read_models() -> list[ModelStatus]:
+    """The state of all models, from Serve's controller."""
+    return model_statuses(ServeController().applications())

@@ -6,6 +6,7 @@ path of a socket has at most 107 bytes.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -40,7 +41,7 @@ def program(script: str | None) -> dict[str, str]:
     """Write the program to run instead of HAProxy and return the variable that makes Serve run it."""
     if script is None:
         return {}
-    file = directory() / "haproxy"
+    file = directory() / f"haproxy-{hashlib.sha256(script.encode()).hexdigest()[:12]}"  # of this environment
     unfinished = file.with_suffix(f".{os.getpid()}")
     unfinished.write_text(script, encoding="utf-8")
     unfinished.chmod(0o700)

