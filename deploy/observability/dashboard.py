@@ -148,6 +148,16 @@ DASHBOARD_ROWS: dict[str, list[Panel]] = {
             "Queueing delay of a new request, maximum over replicas. Above limits.max_queue_wait_ms it is rejected.",
         ),
         Panel(
+            "Error of the estimated wait",
+            "percentunit",
+            {
+                _MODEL_LEGEND: (
+                    f"{_rate('queue_wait_estimate_error_seconds_total')} / {_rate('queue_wait_observed_seconds_total')}"
+                )
+            },
+            "Absolute errors of the estimated waits, relative to the observed ones.",
+        ),
+        Panel(
             "Cancelled and failed jobs",
             "cps",
             {
