@@ -73,7 +73,9 @@ def _attacks(abuse: SharedRun) -> list[Attack]:
             _CUT_OFF,
         ),
         Attack(
-            f"{catalog_bytes // _MB} MB to the catalog over HTTP", partial(_post, service, "/models", catalog_bytes)
+            f"{catalog_bytes // _MB} MB to the catalog over HTTP",
+            partial(_post, service, "/models", catalog_bytes),
+            _CUT_OFF,
         ),
         Attack("a header of 1 MB over HTTP", partial(_post, service, "/models", 0, ("x-large", "a" * _MB)), _CUT_OFF),
         Attack("metadata of 1 MB over gRPC", partial(list_models, b"", (("x-large", "a" * _MB),)), _CUT_OFF),

@@ -41,12 +41,10 @@ class Captioning(TextGenerationTask):
 
     def parse(self, request: pb.CaptionRequest, deadline: float | None) -> Submission[GeneratedText]:
         check_inputs(request.image, "image")
-        options, budget = parse_decoding(request.decoding), self._reader.budget()
-        shared: Any = {"prompt": request.prompt, "deadline": deadline, "budget": budget}
-        inputs = [
-            partial(self.caption, image.data, options, field=f"image[{index}]", **shared)
-            for index, image in enumerate(request.image)
-        ]
+        options = parse_decoding(request.decoding)
+        images = {f"image[{index}]": image.data for index, image in enumerate(request.image)}
+        shared: Any = {"prompt": request.prompt, "deadline": deadline, "budget": self._reader.budget(images)}
+        inputs = [partial(self.caption, image, options, field=field, **shared) for field, image in images.items()]
         return Submission(inputs, cost=None)
 
     def parse_stream(self, request: pb.CaptionStreamRequest, deadline: float | None) -> StreamSubmission:

@@ -79,7 +79,10 @@ class Classification(ForwardPassTask):
     def parse(self, request: pb.ClassifyRequest, deadline: float | None) -> Submission[WithUsage[tuple[Label, ...]]]:
         check_inputs(request.input, "input")
         options = Options(optional(request, "top_k"), optional(request, "threshold"))
-        budget = None if self._reader is None else self._reader.budget()
+        budget = None
+        if self._reader is not None:
+            images = {f"input[{index}].image": item.image.data for index, item in enumerate(request.input)}
+            budget = self._reader.budget(images)
         inputs = [
             self._parse_input(item, f"input[{index}]", options, deadline, budget)
             for index, item in enumerate(request.input)

@@ -81,11 +81,9 @@ class Detection(ForwardPassTask):
     def parse(self, request: pb.DetectRequest, deadline: float | None) -> Submission[WithUsage[Detections]]:
         check_inputs(request.image, "image")
         options = Options(optional(request, "threshold"), optional(request, "max_boxes"))
-        shared: Any = {"options": options, "deadline": deadline, "budget": self._reader.budget()}
-        inputs = [
-            partial(self.submit_image, image.data, field=f"image[{index}]", **shared)
-            for index, image in enumerate(request.image)
-        ]
+        images = {f"image[{index}]": image.data for index, image in enumerate(request.image)}
+        shared: Any = {"options": options, "deadline": deadline, "budget": self._reader.budget(images)}
+        inputs = [partial(self.submit_image, image, field=field, **shared) for field, image in images.items()]
         return Submission(inputs, cost=None)
 
     def submit_image(

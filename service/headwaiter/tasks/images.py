@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -47,15 +49,22 @@ class PreparedImage:
 class ImageBudget:
     """What the images of one request may cost together. They are charged before the work is done, in one thread."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._pixels = self._bytes = 0
+    def __init__(self, limits: Limits, images: Mapping[str, bytes]) -> None:
+        """`images` are the files of the request by field."""
+        self._limits, self._unchecked = limits, images
+        self._bytes = 0
 
-    def charge_decoding(self, width: int, height: int, field: str) -> None:
-        self._pixels += width * height
-        if self._pixels > (limit := self._limits.request_pixels):
-            message = f"{field} brings the request to {self._pixels:,} pixels; the limit is {limit:,} for all images"
-            raise InputError(message, field=field, limit=limit)
+    def check_pixels(self) -> None:
+        """Before the first image is decoded, sum the sizes in the headers of all. Files without one are left out."""
+        images, self._unchecked = self._unchecked, {}
+        total, limit = 0, self._limits.request_pixels
+        for field, data in images.items():
+            with suppress(Exception):  # reported when the image is decoded
+                width, height = Image.open(BytesIO(data), formats=FORMATS).size
+                total += width * height
+            if total > limit:
+                message = f"{field} brings the request to {total:,} pixels; the limit is {limit:,} for all images"
+                raise InputError(message, field=field, limit=limit)
 
     def charge_preparation(self, width: int, height: int, field: str) -> None:
         self._bytes += width * height * _BYTES_PER_PIXEL
@@ -72,9 +81,9 @@ class ImageReader:
         self._settings, self._limits = settings, limits
         self._fixed_size = manifest.limits.get("width"), manifest.limits.get("height")
 
-    def budget(self) -> ImageBudget:
-        """The budget of a new request; pass it with each of its images."""
-        return ImageBudget(self._limits)
+    def budget(self, images: Mapping[str, bytes]) -> ImageBudget:
+        """The budget of a new request with these images by field; pass it with each of them."""
+        return ImageBudget(self._limits, images)
 
     def read(self, data: bytes, field: str = "image", budget: ImageBudget | None = None) -> PreparedImage:
         max_pixels = self._limits.pixels
@@ -99,6 +108,8 @@ def decode(
     """
     if not data:
         raise InputError(f"{field} is empty", field=field)
+    if budget is not None:
+        budget.check_pixels()
     image = _open(data, max_pixels, field)
     if image.width * image.height > max_pixels:
         raise InputError(
@@ -106,8 +117,6 @@ def decode(
             field=field,
             limit=max_pixels,
         )
-    if budget is not None:
-        budget.charge_decoding(image.width, image.height, field)
     if data.startswith(_JPEG) and data.count(_START_OF_SCAN) > _MAX_SCANS:
         raise InputError(
             f"{field} is a JPEG with too many scans; the limit is {_MAX_SCANS}", field=field, limit=_MAX_SCANS
