@@ -18,7 +18,7 @@ from loadtest.service_process import running_service, write_config
 
 MAX_FAILED_SHARE = 0.05
 _REPLICAS = 2
-_REPLACED_SECONDS = 180.0  # Serve gives a silent process up after 3 × (30 + 5) s, see ray_config
+_REPLACED_SECONDS = 60.0  # Serve gives a silent process up after three checks of 10 s, see ray_config
 _ATTEMPT_SECONDS = 2.0  # a client that knows how long its calls take abandons a silent attempt
 _FAILING, _HUNG = "every step fails", "the process hangs (SIGSTOP)"
 

@@ -28,8 +28,13 @@ _LOG = logging.getLogger(__name__)
 
 # Environment variables of Ray Serve
 
-NODE_ENVIRONMENT = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
-"""Environment of every node's `ray start`: HAProxy as the proxy, with direct ingress to the replicas."""
+NODE_ENVIRONMENT = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+}
+"""Environment of every node's `ray start`: HAProxy as the proxy, direct ingress to the replicas, and no waiting for an
+unhealthy replica to finish, because it does not."""
 LOCAL_AUTH = {"RAY_AUTH_MODE": "token"}
 """Ray's default for local clusters; a second process must set it to connect."""
 LOCAL_ENVIRONMENT = {

@@ -31,7 +31,7 @@ _MB = 1 << 20
 _NO_SERVE_LIMITS = {"max_ongoing_requests": 10_000, "max_queued_requests": -1}
 _LIFECYCLE = {
     "health_check_period_s": 1,  # Serve replaces a replica after three failed checks; until then it rejects requests
-    "health_check_timeout_s": 30,
+    "health_check_timeout_s": 10,
     "graceful_shutdown_wait_loop_s": 0.5,
     "graceful_shutdown_timeout_s": 60,
 }
