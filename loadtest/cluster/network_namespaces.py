@@ -107,7 +107,8 @@ class Machine:
     def kill(self) -> None:
         """Kill all processes at once, like a power failure; the kernel ends the init process last."""
         if self.process is not None and self.process.poll() is None:
-            os.kill(self._init_pid, signal.SIGKILL)
+            with suppress(IndexError, OSError):  # it has ended by itself just now
+                os.kill(self._init_pid, signal.SIGKILL)
             self.process.wait()
 
     def disconnect(self) -> None:

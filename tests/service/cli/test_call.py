@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 import typer
+from google.rpc import error_details_pb2
 from PIL import Image
 from typer.testing import CliRunner, Result
 
@@ -222,10 +223,11 @@ def test_key_option_and_variable_set_authorization(server: EchoServer, monkeypat
     assert [metadata["authorization"] for metadata in server.metadata] == ["Bearer option", "Bearer variable"]
 
 
+_FROM_SERVICE = error_details_pb2.ErrorInfo(reason="NOT_FOUND", domain="headwaiter")
 REJECTIONS: dict[str, tuple[Rejection, int, str]] = {
     "input": (invalid_argument("text[0]", "text[0] has [5] characters", "4"), 2, "text[0] has [5] characters"),
     "key": (Rejection(grpc.StatusCode.UNAUTHENTICATED, "no key"), 2, "pass one with --key KEY."),
-    "model": (Rejection(grpc.StatusCode.NOT_FOUND, "?"), 2, "serves no model 'echo'; available models: echo."),
+    "model": (Rejection(grpc.StatusCode.NOT_FOUND, "available models: a", (_FROM_SERVICE,)), 2, "available models: a"),
     "task": (Rejection(grpc.StatusCode.UNIMPLEMENTED, "echo detects"), 2, "echo detects"),
     "full": (Rejection(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full"), 1, "queue full"),
     "bug": (Rejection(grpc.StatusCode.INTERNAL, "request 1 failed"), 1, "request 1 failed"),

@@ -48,7 +48,7 @@ def models(packages: Packages) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def service(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     models = one_model_per_task(packages)
-    models["writer"]["limits"] = {"max_queue_wait_ms": 200, "message_mb": 1}
+    models["writer"]["limits"] = {"max_queue_wait_ms": 20, "message_mb": 1}
     with running_service(tmp_path_factory.mktemp("service"), models, options=SINGLE_PROCESS) as running:
         yield running
 
@@ -149,19 +149,22 @@ def test_client_errors_carry_details(client: Client) -> None:
         client.detect("finder", b"soup")
 
 
+_CALLERS = 150  # a request waits for one job of each other request
+
+
 def test_deadline_cancellation_and_full_queue(client: Client, service: ServiceProcess) -> None:
     long = {"max_new_tokens": 60, "num_beams": 4}
     with pytest.raises(DeadlineExceeded):
         client.generate("writer", ["ab"] * 200, timeout=0.3, **long)
     assert becomes_true(lambda: metric(service, "headwaiter_slots_in_use", model="writer") == 0)
-    with ThreadPoolExecutor(4) as pool, service.client(timeout=TIMEOUT_SECONDS) as other:
-        running = [pool.submit(other.generate, "writer", ["ab"] * 200, **long) for _ in range(2)]
+    with ThreadPoolExecutor(_CALLERS) as pool, service.client(timeout=TIMEOUT_SECONDS) as other:
+        running = [pool.submit(other.generate, "writer", ["ab"] * 10, **long) for _ in range(_CALLERS)]
         assert becomes_true(lambda: bool(metric(service, "headwaiter_queue_depth", model="writer")))
 
         assert becomes_true(lambda: "estimated wait" in rejection_message(client))
         for future in running:
-            with suppress(Overloaded):  # the second may be rejected because of the first
-                assert len(future.result(timeout=TIMEOUT_SECONDS)) == 200
+            with suppress(Overloaded):  # some may be rejected because of the others
+                assert len(future.result(timeout=TIMEOUT_SECONDS)) == 10
     with client.generate_stream("writer", "ab", max_new_tokens=60, num_beams=1) as stream:
         assert next(iter(stream))
     assert becomes_true(lambda: metric(service, "headwaiter_slots_in_use", model="writer") == 0)
