@@ -297,7 +297,7 @@ def test_sick_replica_is_replaced_and_few_calls_fail(
         assert replaced_seconds < 30
         # Three steps fail; calls that wait for a hung step, or come later, are retried by the client.
         assert len(load.errors) <= 6, load.errors
-        assert requests > 50
+        assert requests > 10
         assert metric(service, "headwaiter_engine_unhealthy_total", cause=cause) == 1
 
 
