@@ -33,7 +33,7 @@ _INITIAL_STEPS_ESTIMATE = 32  # steps per sequence
 _SINGLE_WORKER_SLOTS = 8  # up to this many slots, one worker is as fast as several
 _FULL_LOGITS_COST = 2.0  # of a step that selects from the whole vocabulary; an estimate, relative to other steps
 _EWMA_DECAY = 0.95  # of the expected steps, per finished job
-_YIELDING_WORKERS = 2  # a short request profits little from more, because virtual processors come in pairs
+_YIELDING_WORKERS = 2  # so that the processors of the others are not left idle; an estimate
 RESERVED_SLOTS = 8  # of the worker that is reserved for short requests
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 
 _HALF_LIFE_SECONDS = 3.0  # of busy time, after which an observation has half its weight
@@ -42,9 +43,10 @@ class WaitEstimate:
 
 
 class WaitCalibration:
-    """Compares estimated with observed waits, and corrects the estimates by their mean ratio."""
+    """Compares estimated with observed waits, and corrects the estimates by their mean ratio. Workers share it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._log_ratio = 0.0  # exponentially weighted mean
         self.observed_seconds = self.error_seconds = 0.0  # sums, for the metrics
 
@@ -54,7 +56,8 @@ class WaitCalibration:
     def record(self, estimate: WaitEstimate, observed: float) -> None:
         if estimate.uncalibrated < _MIN_CALIBRATED_SECONDS:
             return
-        self.observed_seconds += observed
-        self.error_seconds += abs(estimate.seconds - observed)
         ratio = min(max(observed / estimate.uncalibrated, 1 / _MAX_CORRECTION), _MAX_CORRECTION)
-        self._log_ratio += _CALIBRATION_ALPHA * (math.log(ratio) - self._log_ratio)
+        with self._lock:
+            self.observed_seconds += observed
+            self.error_seconds += abs(estimate.seconds - observed)
+            self._log_ratio += _CALIBRATION_ALPHA * (math.log(ratio) - self._log_ratio)

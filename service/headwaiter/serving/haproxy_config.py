@@ -5,8 +5,8 @@ changes make these answers those of the API:
 
 - A probe never waits for a replica: it is answered with 503 or UNAVAILABLE at once.
 - An HTTP request that waits for a replica fails when its `x-timeout-ms` has passed.
-- A request that finds no replica, or whose replica was killed, gets 503 with `retry-after`, or UNAVAILABLE. An HTTP
-  request that HAProxy has received at once is sent to another replica instead.
+- A request that finds no replica, or whose replica was killed, gets 503 with `retry-after`, or UNAVAILABLE. Where
+  HAProxy still holds the HTTP request, it is sent to another replica instead.
 - Without any application, and while applications are removed, the answer is 503 or UNAVAILABLE, not 404 or NOT_FOUND.
 - The catalog answers gRPC calls that no other application answers.
 - A connection with incomplete headers is closed after some seconds.
