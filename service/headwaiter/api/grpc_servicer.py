@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -93,6 +94,7 @@ class MalformedMessage:
     error: InputError
 
 
+@cache  # one per method, not one per call
 def parse_or_malformed(method: Method) -> Callable[[bytes], Message | MalformedMessage]:
     """A deserializer that does not raise: gRPC would answer UNKNOWN, with the name of the exception."""
 
